@@ -1,0 +1,1 @@
+"""Shakedown: decides whether a vLLM deployment on Kubernetes may go to production."""

@@ -1,0 +1,98 @@
+"""The only place that starts child processes: argument lists, time limits, output kept."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from shakedown.errors import CommandFailed, MissingPrerequisite
+
+OUTPUT_TAIL_CHARACTERS = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A child process that ended."""
+
+    argv: tuple[str, ...]
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+async def run(
+    argv: Sequence[str | Path],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str | None = None,
+    check: bool = True,
+) -> Completed:
+    """Run a command to its end. `env` is added to the present environment.
+
+    Raises CommandFailed on a non-zero status (unless `check` is false) or at `timeout_s`, when the whole process
+    group is killed; MissingPrerequisite if there is no such program.
+    """
+    words = [str(word) for word in argv]
+    try:
+        child = await asyncio.create_subprocess_exec(
+            *words,
+            stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except FileNotFoundError as error:
+        raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
+    try:
+        out, err = await asyncio.wait_for(
+            child.communicate(stdin.encode() if stdin is not None else None), timeout_s
+        )
+    except (TimeoutError, asyncio.CancelledError) as interruption:
+        _kill_group(child.pid)
+        await child.wait()
+        if isinstance(interruption, TimeoutError):
+            raise CommandFailed(words, f"did not end within {timeout_s:g} s", "") from interruption
+        raise
+    completed = Completed(
+        tuple(words), child.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")
+    )
+    if check and completed.returncode != 0:
+        tail = (completed.stderr.strip() or completed.stdout.strip())[-OUTPUT_TAIL_CHARACTERS:]
+        raise CommandFailed(words, f"ended with status {completed.returncode}", tail)
+    return completed
+
+
+def spawn(
+    argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> int:
+    """Start a daemon in a session of its own, its output appended to `log`; return its pid."""
+    words = [str(word) for word in argv]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        try:
+            child = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+                cwd=cwd,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
+    return child.pid
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

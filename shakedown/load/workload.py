@@ -1,0 +1,154 @@
+"""What is asked: traffic classes mixed by weight, and the request bodies they make."""
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+from shakedown.errors import UsageError
+from shakedown.load.prompts import PromptMaker
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class UniformTokens:
+    """A length drawn evenly from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def draw(self, dice: random.Random) -> int:
+        return dice.randint(self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class LognormalTokens:
+    """A length with a long tail: median `median`, standard deviation of the logarithm `sigma`, cut at `at_most`."""
+
+    median: int
+    sigma: float
+    at_most: int
+
+    def draw(self, dice: random.Random) -> int:
+        return max(1, min(self.at_most, round(self.median * dice.lognormvariate(0, self.sigma))))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTokens:
+    """A length picked from recorded ones."""
+
+    values: tuple[int, ...]
+
+    def draw(self, dice: random.Random) -> int:
+        return dice.choice(self.values)
+
+
+Length = int | UniformTokens | LognormalTokens | ListedTokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficClass:
+    """One kind of user."""
+
+    name: str = "default"
+    weight: float = 1.0
+    prompt_tokens: Length = 128
+    max_tokens: Length = 128
+    priority: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    shared_prefix_tokens: int = 0
+    """How many of the prompt's tokens all requests of the group share, from the first on."""
+    shared_prefix_group: str | None = None
+    """The class's name when None: classes that name the same group share one prefix."""
+    abandon_after_s: float | None = None
+    """Users leave this long after sending."""
+    abandon_after_tokens: int | None = None
+    """Users leave when they have seen this many tokens."""
+    abandon_share: float = 1.0
+    """The share of users of whom that is true."""
+    keep_text: bool = False
+    ignore_eos: bool = True
+    """A vLLM extension: the answer is exactly max_tokens long. Other servers may reject it."""
+    prompts: tuple[str, ...] = ()
+    """Given texts instead of made ones, used in turn."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """More fields of the request body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A mix of classes for one model; `model` None asks the server."""
+
+    classes: tuple[TrafficClass, ...] = (TrafficClass(),)
+    model: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.classes or sum(each.weight for each in self.classes) <= 0:
+            raise UsageError("a workload needs at least one traffic class with a positive weight")
+        names = [each.name for each in self.classes]
+        if len(set(names)) < len(names):
+            raise UsageError(f"traffic classes must have different names; got {', '.join(names)}")
+
+    def plans(self) -> Iterator["RequestPlan"]:
+        """The endless sequence of requests, the same for the same seed."""
+        dice = random.Random(self.seed)
+        weights = [each.weight for each in self.classes]
+        serial = 0
+        while True:
+            traffic_class = dice.choices(self.classes, weights)[0]
+            yield RequestPlan(
+                serial,
+                traffic_class,
+                _drawn(traffic_class.prompt_tokens, dice),
+                _drawn(traffic_class.max_tokens, dice),
+                dice.random() < traffic_class.abandon_share,
+            )
+            serial += 1
+
+
+class RequestPlan(NamedTuple):
+    """One request before its body is made."""
+
+    serial: int
+    traffic_class: TrafficClass
+    prompt_tokens: int
+    max_tokens: int
+    may_abandon: bool = True
+
+
+def request_body(plan: RequestPlan, model: str, prompts: PromptMaker) -> bytes:
+    """The JSON of an OpenAI chat completion request that streams."""
+    traffic_class = plan.traffic_class
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": _prompt(plan, prompts)}],
+        "max_tokens": plan.max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if traffic_class.ignore_eos:
+        body["ignore_eos"] = True
+    if traffic_class.priority is not None:
+        body["priority"] = traffic_class.priority
+    return _encode({**body, **traffic_class.extra})
+
+
+def _prompt(plan: RequestPlan, prompts: PromptMaker) -> str:
+    traffic_class = plan.traffic_class
+    if traffic_class.prompts:
+        return traffic_class.prompts[plan.serial % len(traffic_class.prompts)]
+    return prompts.prompt(
+        plan.serial,
+        plan.prompt_tokens,
+        shared_tokens=traffic_class.shared_prefix_tokens,
+        shared_group=traffic_class.shared_prefix_group or traffic_class.name,
+    )
+
+
+def _drawn(length: Length, dice: random.Random) -> int:
+    return length if isinstance(length, int) else length.draw(dice)

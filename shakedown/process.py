@@ -51,9 +51,7 @@ async def run(
     except FileNotFoundError as error:
         raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
     try:
-        out, err = await asyncio.wait_for(
-            child.communicate(stdin.encode() if stdin is not None else None), timeout_s
-        )
+        out, err = await asyncio.wait_for(child.communicate(stdin.encode() if stdin is not None else None), timeout_s)
     except (TimeoutError, asyncio.CancelledError) as interruption:
         _kill_group(child.pid)
         await child.wait()
@@ -89,6 +87,25 @@ def spawn(
         except FileNotFoundError as error:
             raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
     return child.pid
+
+
+async def attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> int:
+    """Run a command on our own terminal and return its exit status.
+
+    The child shares our process group, so Ctrl-C reaches it; we wait for it to put things back instead of dying first.
+    """
+    words = [str(word) for word in argv]
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)
+    try:
+        child = await asyncio.create_subprocess_exec(*words, env={**os.environ, **(env or {})})
+        loop.add_signal_handler(signal.SIGTERM, child.terminate)
+        return await child.wait()
+    except FileNotFoundError as error:
+        raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _kill_group(pid: int) -> None:

@@ -1,1 +1,1 @@
-"""."""
+"""The command: parses, calls one function, prints."""

@@ -56,6 +56,10 @@ class ChunkedBody:
             position = line_end + 2
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    @property
+    def between_chunks(self) -> bool:
+        return self._awaits is _Line.SIZE and not self._remaining and not self._buffer
+
     def _keep(self, unfinished_line: bytes) -> None:
         if len(unfinished_line) > CHUNK_LINE_LIMIT_BYTES:
             raise MalformedResponse("a line of the chunked coding has no end")
@@ -104,6 +108,11 @@ class ResponseFrame:
             self.complete = self._remaining == 0
             return content
         return data if self.body is Body.UNTIL_CLOSE else b""
+
+    @property
+    def between_chunks(self) -> bool:
+        """The body is chunked and the last chunk is whole."""
+        return self.body is Body.CHUNKED and self._chunked.between_chunks
 
     def end_of_stream(self) -> bool:
         """The peer closed: whether that is where this response may end."""

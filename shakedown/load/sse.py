@@ -34,6 +34,11 @@ class SseParser:
         self.comments = 0
         """Comment lines seen: heartbeats, mostly."""
 
+    @property
+    def between_events(self) -> bool:
+        """Nothing of an event has come that is not dispatched yet."""
+        return not (self._tail or self._data_lines or self._event or self._skip_line_feed) and self._mark_checked
+
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that `chunk` completes, in order."""
         if self._is_whole_events(chunk):
@@ -42,15 +47,7 @@ class SseParser:
 
     def _is_whole_events(self, chunk: bytes) -> bool:
         """The common case, worth a path of its own: one read holds whole events with plain line feeds."""
-        return (
-            chunk.endswith(b"\n\n")
-            and not self._tail
-            and self._mark_checked
-            and not self._skip_line_feed
-            and not self._data_lines
-            and not self._event
-            and b"\r" not in chunk
-        )
+        return chunk.endswith(b"\n\n") and b"\r" not in chunk and self.between_events
 
     def _whole_events(self, chunk: bytes) -> list[SseEvent]:
         events = []

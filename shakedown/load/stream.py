@@ -13,6 +13,7 @@ import msgspec
 
 from shakedown.judge.records import Outcome
 from shakedown.load.http1 import MalformedResponse, ResponseFrame
+from shakedown.load.repeats import RepeatedChunk
 from shakedown.load.sse import SseEvent, SseParser
 
 ERROR_TEXT_LIMIT = 500
@@ -69,6 +70,7 @@ class Answer:
         "_frame",
         "_keep_text",
         "_malformed_events",
+        "_repeated",
         "_saw_error_event",
         "_sse",
         "_texts",
@@ -94,6 +96,8 @@ class Answer:
         self._error_body = b""
         self._malformed_events = 0
         self._saw_error_event = False
+        self._repeated: RepeatedChunk | None = None
+        """Set only while framing and parser stand between two events, so that skipping them leaves them right."""
         self.token_times: list[float] = []
         self.first_byte_at: float | None = None
         self.last_byte_at: float | None = None
@@ -138,22 +142,32 @@ class Answer:
 
     def feed(self, data: bytes, at: float) -> None:
         """Bytes arrived at `at`. After the end of the answer only the framing is followed."""
+        self.last_byte_at = at
+        if self._repeated is not None and self._repeated.matches(data):
+            self.reads += 1
+            self.events += 1
+            self.token_times.append(at)
+            return
         if self.first_byte_at is None:
             self.first_byte_at = at
-        self.last_byte_at = at
         try:
             content = self._frame.feed(data)
         except MalformedResponse as error:
             self._end(Outcome.CONNECTION_LOST, at, f"malformed response: {error}")
             return
         if self.outcome is None:
-            if self._frame.status == 200:
-                if content:
-                    self._take_content(content, at)
-            elif len(self._error_body) < ERROR_BODY_LIMIT_BYTES:
-                self._error_body += content
-            if self._frame.complete and self.outcome is None:
-                self._close(at)
+            self._take(data, content, at)
+
+    def _take(self, data: bytes, content: bytes, at: float) -> None:
+        self._repeated = None
+        if self._frame.status == 200:
+            only = self._take_content(content, at) if content else None
+            if only is not None and not self._keep_text and self._frame.between_chunks and self._sse.between_events:
+                self._repeated = RepeatedChunk.of(data, only)
+        elif len(self._error_body) < ERROR_BODY_LIMIT_BYTES:
+            self._error_body += content
+        if self._frame.complete and self.outcome is None:
+            self._close(at)
 
     def end_of_stream(self, at: float) -> None:
         """The peer closed its side in good order."""
@@ -175,29 +189,37 @@ class Answer:
         """We stop waiting."""
         self._end(outcome, at, reason)
 
-    def _take_content(self, content: bytes, at: float) -> None:
+    def _take_content(self, content: bytes, at: float) -> str | None:
+        """Read the events; return the text if there was one event and it brought nothing but that."""
         events = self._sse.feed(content)
         if not events:
-            return
+            return None
         self.reads += 1
+        only_text = None
         for event in events:
             self.events += 1
             if event.data == b"[DONE]":
                 self.saw_done = True
                 self._close(at)
-                return
+                return None
             if event.data:
-                self._take_event(event, at)
+                only_text = self._take_event(event, at)
+        return only_text if len(events) == 1 else None
 
-    def _take_event(self, event: SseEvent, at: float) -> None:
+    def _take_event(self, event: SseEvent, at: float) -> str | None:
         try:
             chunk = _decode(event.data)
         except (msgspec.DecodeError, UnicodeDecodeError):
             repaired = _lenient_chunk(event.data)
             if repaired is None:
                 self._malformed_events += 1
-                return
-            chunk = repaired
+            else:
+                self._take_chunk(repaired, event, at)
+            return None
+        self._take_chunk(chunk, event, at)
+        return _only_text(chunk)
+
+    def _take_chunk(self, chunk: _Chunk, event: SseEvent, at: float) -> None:
         if chunk.choices:
             self._take_choices(chunk.choices, at)
         if chunk.usage is not None:
@@ -245,6 +267,7 @@ class Answer:
             self._end(Outcome.COMPLETED, at, None)
 
     def _end(self, outcome: Outcome, at: float, reason: str | None) -> None:
+        self._repeated = None
         if self.outcome is None:
             self.outcome, self.finished_at = outcome, at
             self._error = "; ".join(dict.fromkeys(note for note in (self._error, reason) if note)) or None
@@ -274,6 +297,16 @@ def _carries_token(delta: _Delta) -> bool:
     if delta.function_call:
         functions.append(delta.function_call)
     return any(function.name or function.arguments for function in functions)
+
+
+def _only_text(chunk: _Chunk) -> str | None:
+    """The content, if the chunk brings that and no other news."""
+    if chunk.usage is not None or chunk.error or chunk.choices is None or len(chunk.choices) != 1:
+        return None
+    delta = chunk.choices[0].delta
+    if delta is None or chunk.choices[0].finish_reason or not isinstance(delta.content, str):
+        return None
+    return delta.content or None
 
 
 def _text_of(choice: _Choice) -> str:

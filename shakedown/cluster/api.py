@@ -78,9 +78,7 @@ class Cluster:
 
     async def deployment(self, namespace: str, name: str) -> Deployment:
         """One Deployment. Raises ManifestRejected when there is none."""
-        return read_deployment(
-            await self._request("GET", await self._path("apps/v1", "Deployment", namespace, name))
-        )
+        return read_deployment(await self._request("GET", await self._path("apps/v1", "Deployment", namespace, name)))
 
     async def nodes(self) -> tuple[Node, ...]:
         return tuple(read_node(item) for item in await self.list_objects("v1", "Node"))
@@ -107,9 +105,7 @@ class Cluster:
         }
         return await self._request_text("GET", f"/api/v1/namespaces/{namespace}/pods/{pod}/log", query=query)
 
-    async def exec(
-        self, namespace: str, pod: str, argv: Iterable[str], *, container: str | None = None
-    ) -> str:
+    async def exec(self, namespace: str, pod: str, argv: Iterable[str], *, container: str | None = None) -> str:
         """Run a command in a container and return what it printed on both streams."""
         query: list[tuple[str, Any]] = [("command", list(argv)), ("stdout", "true"), ("stderr", "true")]
         if container is not None:
@@ -136,9 +132,7 @@ class Cluster:
         applied = []
         for manifest in manifests:
             meta = manifest["metadata"]
-            path = await self._path(
-                manifest["apiVersion"], manifest["kind"], meta.get("namespace"), meta["name"]
-            )
+            path = await self._path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"), meta["name"])
             applied.append(
                 await self._request(
                     "PATCH", path, query=query, body=manifest, content_type="application/apply-patch+yaml"
@@ -146,11 +140,11 @@ class Cluster:
             )
         return applied
 
-    async def create(self, manifest: Manifest) -> Manifest:
-        """Create an object; raises ManifestRejected when it is there already."""
+    async def create(self, manifest: Manifest, *, dry_run: bool = False) -> Manifest:
+        """Create an object; raises ManifestRejected when it is there already. Returns it with the server's defaults."""
         meta = manifest["metadata"]
         path = await self._path(manifest["apiVersion"], manifest["kind"], meta.get("namespace"))
-        return await self._request("POST", path, body=manifest)
+        return await self._request("POST", path, query={"dryRun": "All" if dry_run else None}, body=manifest)
 
     async def read(self, api_version: str, kind: str, namespace: str | None, name: str) -> Manifest | None:
         """One object as the server has it; None if there is none."""
@@ -169,9 +163,7 @@ class Cluster:
         answer = await self._request("GET", path, query={"labelSelector": selector or None})
         return [{"apiVersion": api_version, "kind": kind, **item} for item in answer["items"]]
 
-    async def patch(
-        self, api_version: str, kind: str, namespace: str | None, name: str, body: Manifest
-    ) -> Manifest:
+    async def patch(self, api_version: str, kind: str, namespace: str | None, name: str, body: Manifest) -> Manifest:
         """JSON merge patch."""
         path = await self._path(api_version, kind, namespace, name)
         return await self._request("PATCH", path, body=body, content_type="application/merge-patch+json")
@@ -227,9 +219,7 @@ class Cluster:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": attributes},
         }
-        answer = await self._request(
-            "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review
-        )
+        answer = await self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
         return bool(answer["status"]["allowed"])
 
     async def serves(self, group_version: str) -> bool:
@@ -247,9 +237,7 @@ class Cluster:
         if (api_version, kind) not in self._plurals:
             await self._discover(root, api_version)
         if (api_version, kind) not in self._plurals:
-            raise ManifestRejected(
-                f"the cluster does not know {kind} of {api_version}; is its operator installed?"
-            )
+            raise ManifestRejected(f"the cluster does not know {kind} of {api_version}; is its operator installed?")
         plural, namespaced = self._plurals[api_version, kind]
         middle = f"/namespaces/{namespace}" if namespaced and namespace else ""
         return f"{root}{middle}/{plural}" + (f"/{name}" if name else "")

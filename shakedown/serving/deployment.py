@@ -1,7 +1,7 @@
 """A vLLM deployment on a cluster: value in, live handle out."""
 
+import copy
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shakedown.cluster.api import Cluster
@@ -97,6 +97,17 @@ class ServingDeployment:
             raise SetupError(f"the Deployment {self} is gone")
         return live
 
+    async def drift(self) -> tuple[str, ...]:
+        """Where the live spec is not what the manifests mean, one line each.
+
+        The manifests' meaning, defaults included, comes from the API server: a dry-run creation under another name.
+        """
+        wanted = copy.deepcopy(self.rendered.deployment)
+        wanted["metadata"]["name"] = f"{self.name}-as-rendered"
+        expected = await self.cluster.create(wanted, dry_run=True)
+        live = await self.live_manifest()
+        return differences([_spec_only(expected)], [_spec_only(live)])
+
     async def boot(self) -> tuple[BootDiagnosis, ...]:
         """How far each pod is on its way to Ready, and why not."""
         events = await self.cluster.events(self.namespace)
@@ -151,8 +162,8 @@ async def remove_namespace(cluster: Cluster, namespace: str) -> None:
     await _await_gone(cluster, namespace)
 
 
-def pod_names(pods: Sequence[Pod]) -> str:
-    return ", ".join(pod.name for pod in pods) or "none"
+def _spec_only(deployment: Manifest) -> Manifest:
+    return {"kind": "Deployment", "spec": deployment["spec"]}
 
 
 async def _await_not_terminating(cluster: Cluster, namespace: str) -> None:
@@ -171,17 +182,17 @@ async def _await_gone(cluster: Cluster, namespace: str) -> None:
 
 
 async def _ensure_token_secret(cluster: Cluster, rendered: Rendered) -> None:
-    """The base reads a Hugging Face token; engines that need none get a placeholder so that the pod can start."""
-    if rendered.serving.engine_args is None or any(m["kind"] == "Secret" for m in rendered.manifests):
+    """The base reads a Hugging Face token. Without its Secret a pod waits for ever, so say it before it does."""
+    if any(manifest["kind"] == "Secret" for manifest in rendered.manifests):
         return
-    name = "hf-token-secret"
-    if await cluster.read("v1", "Secret", rendered.namespace, name) is None:
-        raise SetupError(
-            f"namespace {rendered.namespace} has no Secret {name}: create it with "
-            f"kubectl -n {rendered.namespace} create secret generic {name} --from-literal=token=…"
-        )
+    for name in _secrets_read(rendered.deployment):
+        if await cluster.read("v1", "Secret", rendered.namespace, name) is None:
+            raise SetupError(
+                f"namespace {rendered.namespace} has no Secret {name}: create it with "
+                f"kubectl -n {rendered.namespace} create secret generic {name} --from-literal=token=…"
+            )
 
 
-def run_id() -> str:
-    """A new run's id: short, unique enough for labels."""
-    return secrets.token_hex(4)
+def _secrets_read(deployment: Manifest) -> tuple[str, ...]:
+    sources = [entry.get("valueFrom", {}) for entry in engine_container(deployment).get("env", ())]
+    return tuple(source["secretKeyRef"]["name"] for source in sources if "secretKeyRef" in source)

@@ -91,7 +91,7 @@ class Fact:
     """One observed value that no stream of records carries, such as a status code or a list of differences."""
 
     name: str
-    value: str | int | float | bool | None | list[str]
+    value: str | int | float | bool | list[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,10 @@ class ScenarioResult:
     """The scenario's docstring."""
     verdict: Verdict
     reason: str
-    """One paragraph for an on-call engineer: what broke, when, which evidence shows it. For a claim not exercised, the missing capability."""
+    """One paragraph for an on-call engineer: what broke, when, which evidence shows it.
+
+    For a claim not exercised, the missing capability.
+    """
     findings: tuple[Finding, ...] = ()
     started_at: float = 0.0
     ended_at: float = 0.0

@@ -1,0 +1,77 @@
+"""When users were badly served, and when that was over for good."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shakedown.judge.objectives import SLO, is_good
+from shakedown.judge.records import RequestRecord
+from shakedown.judge.windows import Window
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSecond:
+    """One second of due times."""
+
+    start: float
+    sent: int
+    good: int
+
+    def is_bad(self, good_share: float) -> bool:
+        """True if fewer than that share of what was due in it was served well. A second without requests is not bad."""
+        return self.sent > 0 and self.good < good_share * self.sent
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How a fault ended for users."""
+
+    time_to_recovery_s: float
+    """From the fault to the first second of a lasting good run; infinity if the load ended in a bad way."""
+    settled: bool
+    """False if the load ended before the last good run was long enough to be called lasting."""
+
+
+def served_seconds(records: Sequence[RequestRecord], slo: SLO, since: float) -> tuple[ServedSecond, ...]:
+    """Every second from `since` to the last due time, those without requests too."""
+    sent: dict[int, int] = {}
+    good: dict[int, int] = {}
+    for record in records:
+        second = math.floor(record.due_at - since)
+        if second >= 0:
+            sent[second] = sent.get(second, 0) + 1
+            good[second] = good.get(second, 0) + is_good(record, slo)
+    return tuple(
+        ServedSecond(since + second, sent.get(second, 0), good.get(second, 0))
+        for second in range(max(sent, default=-1) + 1)
+    )
+
+
+def outages(seconds: Sequence[ServedSecond], *, good_share: float = 0.9, lasting_s: int = 5) -> tuple[Window, ...]:
+    """Stretches from a first bad second to a last one, joined where no lasting good run lies between them."""
+    found: list[Window] = []
+    for second in seconds:
+        if not second.is_bad(good_share):
+            continue
+        if found and second.start - found[-1].end < lasting_s:
+            found[-1] = Window(found[-1].start, second.start + 1)
+        else:
+            found.append(Window(second.start, second.start + 1))
+    return tuple(found)
+
+
+def recovery(seconds: Sequence[ServedSecond], *, good_share: float = 0.9, lasting_s: int = 5) -> Recovery:
+    """Time from the first of these seconds to the start of the first lasting good run.
+
+    A run lasts when `lasting_s` consecutive seconds hold no bad one and requests were due in the first of them;
+    seconds without requests neither break a run nor start one.
+    """
+    began: int | None = 0 if seconds else None  # never bad is recovered at once
+    for index, second in enumerate(seconds):
+        if second.is_bad(good_share):
+            began = None
+        elif began is None and second.sent:
+            began = index
+        if began is not None and index - began + 1 >= lasting_s:
+            return Recovery(float(began), True)
+    return Recovery(math.inf if began is None else float(began), began is None)

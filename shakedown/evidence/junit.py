@@ -12,10 +12,12 @@ NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit(results: Sequence[ScenarioResult], run_id: str) -> str:
     """The document, one suite a family."""
-    root = ElementTree.Element("testsuites", name="shakedown", **_totals(results))
+    root = ElementTree.Element("testsuites", {"name": "shakedown", **_totals(results)})
     for family in dict.fromkeys(result.family for result in results):
         members = [result for result in results if result.family == family]
-        suite = ElementTree.SubElement(root, "testsuite", name=_clean(family), id=_clean(run_id), **_totals(members))
+        suite = ElementTree.SubElement(
+            root, "testsuite", {"name": _clean(family), "id": _clean(run_id), **_totals(members)}
+        )
         for result in members:
             _add_case(suite, result)
     ElementTree.indent(root)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shakedown.judge.records import Outcome, RequestRecord
+from shakedown.judge.windows import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:
-    """A request that was under way at a given instant."""
+    """A request that was under way when a fault struck."""
 
     record: RequestRecord
     tokens_before: int
@@ -43,11 +44,11 @@ def account(records: Sequence[RequestRecord], sent: int | None = None) -> Accoun
     )
 
 
-def in_flight_at(records: Sequence[RequestRecord], at: float) -> tuple[Caught, ...]:
-    """Each request that had been sent and had not ended at that instant, oldest first."""
+def in_flight(records: Sequence[RequestRecord], strike: Window) -> tuple[Caught, ...]:
+    """Each request that was under way at some instant of the strike, both ends included, oldest first."""
     caught = []
     for record in sorted(records, key=lambda record: record.sent_at):
-        if record.sent_at <= at < record.finished_at:
-            before = sum(time <= at for time in record.token_times)
+        if record.sent_at <= strike.end and record.finished_at > strike.start:
+            before = sum(time <= strike.end for time in record.token_times)
             caught.append(Caught(record=record, tokens_before=before, tokens_after=len(record.token_times) - before))
     return tuple(caught)

@@ -158,7 +158,7 @@ def percentile_of(
     traffic_class: str | None = None,
     completed_only: bool = False,
 ) -> Quantity:
-    """A percentile of ttft, tpot, itl, e2e or send_lag over the requests sent.
+    """A percentile of ttft, tpot, itl, e2e, longest_gap or send_lag over the requests sent.
 
     A request that failed counts as infinitely slow, unless `completed_only`: else a system that drops its slow requests
     would look fast. One that we abandoned does not count.
@@ -168,6 +168,7 @@ def percentile_of(
         "tpot": "time per output token",
         "itl": "gap between tokens",
         "e2e": "time to the whole answer",
+        "longest_gap": "longest silence inside a begun answer",
         "send_lag": "lateness of our own client",
     }
     among = ", completed requests only" if completed_only else ""
@@ -207,6 +208,11 @@ def percentile_e2e(
     return percentile_of("e2e", q, during=during, traffic_class=traffic_class, completed_only=completed_only)
 
 
+def longest_gap(q: float, *, during: Phase = Phase.WHOLE, traffic_class: str | None = None) -> Quantity:
+    """Percentile over begun answers, completed or not, of the longest silence that their readers saw."""
+    return percentile_of("longest_gap", q, during=during, traffic_class=traffic_class)
+
+
 def request_count(*, during: Phase = Phase.WHOLE, traffic_class: str | None = None) -> Quantity:
     """How many requests were sent."""
     return Quantity(
@@ -240,6 +246,13 @@ def outcome_share(*outcomes: Outcome, during: Phase = Phase.WHOLE, traffic_class
 def lost_in_flight() -> Quantity:
     """Requests under way when the fault landed that did not complete."""
     return Quantity(kind="lost_in_flight", name="requests in flight at the fault and not completed", unit=Unit.COUNT)
+
+
+def lost_beyond_in_flight() -> Quantity:
+    """Requests that did not complete although they were not under way when the fault struck."""
+    return Quantity(
+        kind="lost_beyond_in_flight", name="requests lost that were not in flight at the fault", unit=Unit.COUNT
+    )
 
 
 def unaccounted() -> Quantity:

@@ -33,6 +33,13 @@ def inter_token_latencies(record: RequestRecord) -> tuple[float, ...]:
     return tuple(later - earlier for earlier, later in pairwise(times))
 
 
+def longest_gap(record: RequestRecord) -> float | None:
+    """The longest that a reader of a begun answer saw nothing happen, the wait for its end included; None unbegun."""
+    if not record.token_times:
+        return None
+    return max((*inter_token_latencies(record), record.finished_at - record.token_times[-1]))
+
+
 def e2e_latency(record: RequestRecord) -> float:
     """From due to the end, whatever the end was."""
     return record.finished_at - record.due_at

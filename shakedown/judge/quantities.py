@@ -9,16 +9,25 @@ from typing import cast
 
 import msgspec
 
-from shakedown.judge.accounting import account, in_flight_at
+from shakedown.judge.accounting import account, in_flight
 from shakedown.judge.expectations import Parameter, Quantity, Unit, Value, printed
-from shakedown.judge.latency import e2e_latency, inter_token_latencies, send_lag, token_count, tpot, ttft
+from shakedown.judge.latency import e2e_latency, inter_token_latencies, longest_gap, send_lag, token_count, tpot, ttft
 from shakedown.judge.objectives import SLO, is_good
 from shakedown.judge.objectives import goodput as goodput_of
 from shakedown.judge.objectives import goodput_rate as goodput_rate_of
 from shakedown.judge.percentiles import percentile
 from shakedown.judge.records import MarkKind, MetricSample, Outcome, Recorded, RequestRecord
 from shakedown.judge.recovery import ServedSecond, outages, recovery, served_seconds
-from shakedown.judge.windows import EVERYTHING, Phase, due_within, fault_window, origin, phase_window, sampled_within
+from shakedown.judge.windows import (
+    EVERYTHING,
+    Phase,
+    due_within,
+    fault_window,
+    origin,
+    phase_window,
+    sampled_within,
+    strike_window,
+)
 
 Parameters = dict[str, Parameter]
 
@@ -109,8 +118,13 @@ FELT: dict[str, Callable[[RequestRecord], float | None]] = {
     "ttft": ttft,
     "tpot": tpot,
     "e2e": e2e_latency,
+    "longest_gap": longest_gap,
     "send_lag": send_lag,
 }
+
+
+AS_FAR_AS_IT_GOES = ("send_lag", "longest_gap")
+"""Quantities that a failed request has as well as a completed one."""
 
 
 def _percentile(parameters: Parameters, recorded: Recorded) -> Measured:
@@ -130,7 +144,7 @@ def _percentile(parameters: Parameters, recorded: Recorded) -> Measured:
 
 def _as_felt(record: RequestRecord, felt: str) -> float | None:
     """Infinity for an answer that did not come to its end, whatever part of it came."""
-    if felt != "send_lag" and record.outcome is not Outcome.COMPLETED:
+    if felt not in AS_FAR_AS_IT_GOES and record.outcome is not Outcome.COMPLETED:
         return math.inf
     return FELT[felt](record)
 
@@ -180,14 +194,38 @@ def _fault_at(recorded: Recorded) -> float:
     return window.start
 
 
+def _caught(recorded: Recorded) -> tuple[RequestRecord, ...]:
+    strike = strike_window(recorded.marks)
+    if strike is None:
+        raise Unanswerable("no fault was recorded")
+    return tuple(caught.record for caught in in_flight(recorded.requests, strike))
+
+
+def _lost(records: Sequence[RequestRecord]) -> list[RequestRecord]:
+    return [record for record in records if record.outcome not in (Outcome.COMPLETED, Outcome.ABANDONED)]
+
+
+def _listed(records: Sequence[RequestRecord]) -> str:
+    ends = Counter(_in_words(record.outcome) for record in records)
+    return ", ".join(f"{count} {end}" for end, count in ends.most_common()) or "none lost"
+
+
 def _lost_in_flight(_: Parameters, recorded: Recorded) -> Measured:
-    caught = in_flight_at(recorded.requests, _fault_at(recorded))
-    lost = [each.record for each in caught if each.record.outcome not in (Outcome.COMPLETED, Outcome.ABANDONED)]
+    caught = _caught(recorded)
     if not caught:
-        raise Unanswerable("no request was in flight when the fault began")
-    ends = Counter(_in_words(record.outcome) for record in lost)
-    listed = ", ".join(f"{count} {end}" for end, count in ends.most_common()) or "none lost"
-    return Measured(len(lost), f"of {len(caught)} in flight at that instant: {listed}")
+        raise Unanswerable("no request was in flight when the fault struck")
+    lost = _lost(caught)
+    return Measured(len(lost), f"of {len(caught)} in flight when the fault struck: {_listed(lost)}")
+
+
+def _lost_beyond_in_flight(_: Parameters, recorded: Recorded) -> Measured:
+    caught = {record.id for record in _caught(recorded)}
+    others = [record for record in recorded.requests if record.id not in caught]
+    if not others:
+        raise Unanswerable("every request was in flight when the fault struck")
+    lost = _lost(others)
+    when = f", {_when(lost, recorded)}" if lost else ""
+    return Measured(len(lost), f"of {len(others)} not in flight when the fault struck: {_listed(lost)}{when}")
 
 
 def _unaccounted(_: Parameters, recorded: Recorded) -> Measured:
@@ -364,6 +402,7 @@ MEASURES: dict[str, Callable[[Parameters, Recorded], Measured]] = {
     "outcome_count": _outcome_count,
     "outcome_share": _outcome_share,
     "lost_in_flight": _lost_in_flight,
+    "lost_beyond_in_flight": _lost_beyond_in_flight,
     "unaccounted": _unaccounted,
     "output_token_throughput": _output_token_throughput,
     "request_throughput": _request_throughput,

@@ -53,6 +53,15 @@ def fault_window(marks: Sequence[Mark]) -> Window | None:
     return Window(started.at, max(ends, default=math.inf))
 
 
+def strike_window(marks: Sequence[Mark]) -> Window | None:
+    """From ordering the first fault until it was proven to have landed: it struck at some instant in between."""
+    started = _first(marks, MarkKind.FAULT_STARTED) or _first(marks, MarkKind.FAULT_LANDED)
+    if started is None:
+        return None
+    landed = [mark.at for mark in marks if mark.kind is MarkKind.FAULT_LANDED and mark.at >= started.at]
+    return Window(started.at, min(landed, default=started.at))
+
+
 def phase_window(marks: Sequence[Mark], phase: Phase) -> Window | None:
     """The stretch of a phase; None if it needs a fault and there was none."""
     if phase is Phase.WHOLE:

@@ -1,0 +1,40 @@
+"""Turns the twin's faults from outside its pod."""
+
+from dataclasses import asdict, dataclass
+
+import httpx
+import msgspec
+
+from shakedown.errors import HarnessError
+
+ANSWER_LIMIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """Faults of the modelled device; as delivered, nothing is wrong. The twin's own copy is `twin.knobs.Knobs`."""
+
+    step_slowdown: float = 1.0
+    hang: bool = False
+    device_error: bool = False
+    oom: bool = False
+
+
+async def read(url: str) -> Knobs:
+    """The knobs of the engine whose control server is at `url`. Raises HarnessError if it does not answer."""
+    return await _exchange("GET", url, None)
+
+
+async def turn(url: str, knobs: Knobs) -> Knobs:
+    """Set every knob; returns what the engine now has. Raises HarnessError if it does not answer or refuses."""
+    return await _exchange("PUT", url, asdict(knobs))
+
+
+async def _exchange(verb: str, url: str, body: dict[str, object] | None) -> Knobs:
+    try:
+        async with httpx.AsyncClient(timeout=ANSWER_LIMIT_S, trust_env=False) as client:
+            answer = await client.request(verb, f"{url}/knobs", json=body)
+            answer.raise_for_status()
+            return msgspec.convert(answer.json(), Knobs)
+    except (httpx.HTTPError, ValueError) as error:
+        raise HarnessError(f"the twin's knobs at {url} did not answer: {error or type(error).__name__}") from error

@@ -1,0 +1,87 @@
+"""The device as arithmetic: how long a step takes, and what fits.
+
+Step time is the roofline of the data sheet: a step cannot be faster than its arithmetic at peak FLOP/s nor than
+reading the weights and the batch's keys and values at peak bandwidth. Efficiency factors and the constant per step
+make it a real card's: they are fitted to published single-stream and saturated throughput of Llama 3 8B on an A100.
+"""
+
+from dataclasses import dataclass
+
+from shakedown.engine.devices import GIB, DeviceProfile
+
+COMPUTE_EFFICIENCY = 0.55
+"""Share of peak BF16 that prefill reaches; published MFU of vLLM prefill on A100 is 0.5 to 0.6."""
+BANDWIDTH_EFFICIENCY = 0.80
+"""Share of peak bandwidth that decode reaches; a token alone then takes 10.2 ms on an A100-80, published 10 to 12."""
+STEP_OVERHEAD_S = 0.0008
+"""Launches and sampling."""
+ACTIVATION_GIB_AT_8192 = 1.26
+"""Activation peak measured for Llama 3 8B with 8192 batched tokens; proportional to the tokens."""
+NON_TORCH_GIB = 0.25
+"""CUDA context and libraries outside the allocator, on one card."""
+GRAPHS_GIB = 0.3
+"""CUDA graphs, counted in the budget since vLLM 0.21."""
+SAMPLER_COPIES = 6
+"""Buffers of max_num_seqs × vocabulary floats alive at once when the sampler warms up."""
+
+
+class DeviceOutOfMemory(Exception):
+    """The modelled memory is exhausted; the executor raises torch's own error from it."""
+
+
+@dataclass(frozen=True)
+class DeviceModel:
+    """One model on one device."""
+
+    profile: DeviceProfile
+    parameters: int
+    dtype_bytes: int
+    kv_bytes_per_token: int
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.parameters * self.dtype_bytes
+
+    def step_s(self, tokens: int, context_tokens: int) -> float:
+        """Seconds of one step over `tokens` scheduled tokens that attend to `context_tokens` cached ones."""
+        arithmetic_s = 2 * self.parameters * tokens / (self.profile.flops_bf16_per_s * COMPUTE_EFFICIENCY)
+        read_bytes = self.weights_bytes + context_tokens * self.kv_bytes_per_token
+        reading_s = read_bytes / (self.profile.bandwidth_bytes_per_s * BANDWIDTH_EFFICIENCY)
+        return max(arithmetic_s, reading_s) + STEP_OVERHEAD_S
+
+    def requested_bytes(self, utilization: float, other_tenant_bytes: int) -> int:
+        """What the engine may take of the total. Raises ValueError in vLLM's words when another tenant has it."""
+        total, wanted = self.profile.total_bytes, int(self.profile.total_bytes * utilization)
+        free = total - other_tenant_bytes
+        if free < wanted:
+            raise ValueError(
+                f"Free memory on device cuda:0 ({free / GIB:.2f}/{total / GIB:.2f} GiB) on startup is less than "
+                f"desired GPU memory utilization ({utilization}, {wanted / GIB:.2f} GiB). Decrease GPU memory "
+                "utilization or reduce GPU memory used by other processes."
+            )
+        return wanted
+
+    def load_weights(self, requested_bytes: int) -> None:
+        """Raises DeviceOutOfMemory when the weights alone do not fit."""
+        if self.weights_bytes > requested_bytes:
+            raise DeviceOutOfMemory(_oom_text(self.weights_bytes, self.profile.total_bytes))
+
+    def kv_pool_bytes(self, requested_bytes: int, batched_tokens: int, graphs: bool) -> int:
+        """What is left for keys and values after a profiling run; may be negative."""
+        activation = ACTIVATION_GIB_AT_8192 * GIB * batched_tokens / 8192
+        other = NON_TORCH_GIB * GIB + (GRAPHS_GIB * GIB if graphs else 0)
+        return int(requested_bytes - self.weights_bytes - activation - other)
+
+    def warm_up_sampler(self, requested_bytes: int, max_num_seqs: int, vocab: int) -> None:
+        """Raises DeviceOutOfMemory when what utilisation leaves free does not hold the sampler's buffers."""
+        needed = max_num_seqs * vocab * 4 * SAMPLER_COPIES
+        free = self.profile.total_bytes - requested_bytes
+        if needed > free:
+            raise DeviceOutOfMemory(_oom_text(needed, free))
+
+
+def _oom_text(wanted_bytes: int, available_bytes: int) -> str:
+    return (
+        f"CUDA out of memory. Tried to allocate {wanted_bytes / GIB:.2f} GiB. GPU 0 has a total capacity of which "
+        f"{max(0, available_bytes) / GIB:.2f} GiB is free."
+    )

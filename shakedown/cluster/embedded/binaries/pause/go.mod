@@ -1,0 +1,3 @@
+module shakedown.dev/pause
+
+go 1.24.0

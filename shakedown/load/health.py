@@ -1,14 +1,14 @@
 """The load generator watches itself: a client that could not keep up must not be taken for a slow server."""
 
 import asyncio
-import math
 import resource
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shakedown.errors import UsageError
+from shakedown.judge.percentiles import percentile
 
 TICK_EVERY_S = 0.02
 CPU_JUDGED_FROM_S = 5.0
@@ -92,7 +92,7 @@ class SelfWatch:
         """So far."""
         wall_s = max(time.monotonic() - self._started, 1e-9)
         return WorkerHealth(
-            loop_lag_p99_s=percentile(self._lags, 0.99),
+            loop_lag_p99_s=percentile(self._lags, 99) or 0.0,
             loop_lag_max_s=max(self._lags, default=0.0),
             cpu_share=(time.process_time() - self._cpu_at_start) / wall_s,
             starved_share=(_seconds_waited_for_a_core() - self._starved_at_start) / wall_s,
@@ -107,15 +107,20 @@ class SelfWatch:
 
 
 def load_health(
-    *, due: int, send_lags_s: Sequence[float], workers: Sequence[WorkerHealth], duration_s: float, bounds: HealthBounds
+    *,
+    due: int,
+    sent: int,
+    send_lags_s: Sequence[float],
+    workers: Sequence[WorkerHealth],
+    duration_s: float,
+    bounds: HealthBounds,
 ) -> LoadHealth:
     """Put the workers' reports together and hold them against the bounds."""
-    sent = len(send_lags_s)
     # A short burst may well use a whole core for a moment; shares and rare ticks mean something only over some time.
     wall_s = max((each.wall_s for each in workers), default=0.0)
     judged = (wall_s >= LOOP_JUDGED_FROM_S, wall_s >= CPU_JUDGED_FROM_S)
     measured = {
-        "send_lag_p99_s": percentile(send_lags_s, 0.99),
+        "send_lag_p99_s": percentile(send_lags_s, 99) or 0.0,
         "loop_lag_p99_s": max((each.loop_lag_p99_s for each in workers), default=0.0),
         "cpu_share": max((each.cpu_share for each in workers), default=0.0),
     }
@@ -130,12 +135,6 @@ def load_health(
         saturated="; ".join(_passed_bounds(measured, sent, due, bounds, *judged)) or None,
         **measured,
     )
-
-
-def percentile(values: Iterable[float], share: float) -> float:
-    """The nearest-rank percentile: the smallest value that `share` of all do not exceed; 0 of nothing."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def raise_file_limit(wanted: int) -> None:

@@ -1,8 +1,10 @@
 """The load as a scenario holds it: starts in the background, can be waited on, leaves complete records."""
 
-import asyncio
 import secrets
+import shutil
+import tempfile
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +13,14 @@ from types import TracebackType
 import httpx
 
 from shakedown.errors import HarnessError, SetupError
-from shakedown.judge.records import Outcome, RequestRecord
+from shakedown.judge.records import RequestRecord
 from shakedown.load.arrivals import Arrivals, ClosedLoop
-from shakedown.load.client import POD_HEADERS, Limits, StreamingClient, base_url, monotonic
-from shakedown.load.health import HealthBounds, LoadHealth, SelfWatch, load_health
+from shakedown.load.client import POD_HEADERS, Limits, base_url, monotonic
+from shakedown.load.crew import OwnProcess, Processes
+from shakedown.load.health import HealthBounds, LoadHealth, load_health
 from shakedown.load.prompts import PromptMaker, calibrated_prompts
-from shakedown.load.records_file import RecordsFile, read_records
-from shakedown.load.sender import LoadPlan, Sender
+from shakedown.load.records_file import read_records
+from shakedown.load.sender import LoadPlan
 from shakedown.load.workload import Workload
 from shakedown.waiting import wait_until
 
@@ -63,7 +66,13 @@ class OpenLoop:
         pod_headers: Sequence[str] = POD_HEADERS,
         keep_alive: bool = False,
         prompts: PromptMaker | None = None,
+        workers: int = 1,
     ) -> None:
+        """`workers` child processes send, each on a core of its own if there are as many; 0 sends on this event loop.
+
+        Only child processes are independent of what else this process does. Without `records` they are kept in a file
+        that goes when the object goes.
+        """
         self.url = base_url(url)
         self.started_at = 0.0
         """Wall time of the load's first instant; request dues count from it."""
@@ -71,65 +80,53 @@ class OpenLoop:
         self._arrivals = arrivals
         self._workload = workload or Workload()
         self._duration_s = duration_s
-        self._path = records
         self._limits = limits or Limits()
         self._bounds = bounds or HealthBounds()
         self._headers = dict(headers or {})
         self._pod_headers = tuple(pod_headers)
         self._keep_alive = keep_alive
         self._prompts = prompts
-        self._file: RecordsFile | None = None
-        self._kept: list[RequestRecord] = []
-        self._send_lags: list[float] = []
-        self._ended = self._completed = 0
-        self._watch = SelfWatch()
-        self._client: StreamingClient | None = None
-        self._sender: Sender | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._workers = workers
+        self._path = records or self._scratch_path()
+        self._crew: OwnProcess | Processes | None = None
+        self._left = False
 
     async def __aenter__(self) -> "OpenLoop":
         plan = await self._plan()
         offset = time.time() - monotonic()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-            self._file = RecordsFile(self._path)
-        self._client = await plan.client(self._take, offset).__aenter__()
-        self._sender = Sender(plan, self._client)
-        self._sender.prepare()
-        started = monotonic()
-        self.started_at = started + offset
-        self._watch.start()
-        self._task = asyncio.create_task(self._sender.run(started))
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.unlink(missing_ok=True)
+        if self._workers:
+            self._crew = Processes(plan, self._path, offset, self._workers)
+        else:
+            self._crew = OwnProcess(plan, self._path, offset)
+        try:
+            self.started_at = await self._crew.start() + offset
+        except BaseException:
+            await self._crew.leave()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        assert self._task is not None
-        assert self._client is not None
         try:
             if kind is None:
                 await self.done()
         finally:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            await self._client.__aexit__()
-            await self._watch.stop()
-            if self._file is not None:
-                self._file.close()
+            await self._running.leave()
+            self._left = True
 
     @property
     def progress(self) -> Progress:
-        """Now."""
-        assert self._sender is not None
-        assert self._client is not None
-        over = self._task is not None and self._task.done()
+        """Now, or as of a twentieth of a second ago if other processes send."""
+        reports = self._running.reports()
         return Progress(
-            sent=self._sender.sent_count,
-            ended=self._ended,
-            completed=self._completed,
-            tokens=self._client.tokens_seen,
-            over=over,
+            sent=round(sum(each.sent for each in reports)),
+            ended=round(sum(each.ended for each in reports)),
+            completed=round(sum(each.completed for each in reports)),
+            tokens=round(sum(each.tokens for each in reports)),
+            over=self._running.over,
         )
 
     async def until(
@@ -158,71 +155,66 @@ class OpenLoop:
             f"the load to have {goal}", look, lambda now: reached(now) or now.over, within_s=within_s, every_s=0.05
         )
         if not reached(seen):
-            self._raise_sender_error()
+            await self.done()
             raise HarnessError(f"the load ended before it had {goal}; it got to {seen}")
         return seen
 
     async def done(self) -> None:
         """Wait until everything is sent and every request has ended."""
-        assert self._task is not None
-        await asyncio.shield(self._task)
+        await self._running.done()
 
-    async def stop(self) -> None:
-        """Send nothing more and abandon what is under way."""
-        assert self._task is not None
-        assert self._client is not None
-        if not self._task.done():
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        self._client.abandon_all()
+    def stop(self) -> None:
+        """Send nothing more and abandon what is under way; `done` then returns soon."""
+        self._running.order_stop()
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
         """The records of the requests that have ended: all of them, once the block is left. In order of due time."""
-        records = self._kept if self._path is None else read_records(self._path)
-        return tuple(sorted(records, key=lambda record: record.due_at))
+        paths: Sequence[Path] = (self._path,)
+        if isinstance(self._crew, Processes) and not self._left:
+            paths = self._crew.part_paths()
+        return tuple(sorted(read_records(*paths), key=lambda record: record.due_at))
 
     @property
     def health(self) -> LoadHealth:
         """Whether the client kept up, so far."""
-        assert self._sender is not None
-        report = self._watch.report()
+        reports = self._running.reports()
         return load_health(
-            due=self._due_by_now(),
-            send_lags_s=self._send_lags,
-            workers=[report],
+            due=round(sum(each.due for each in reports)),
+            send_lags_s=[record.sent_at - record.due_at for record in self.records],
+            sent=round(sum(each.sent for each in reports)),
+            workers=[each.health for each in reports],
             duration_s=max(min(self._duration_s, time.time() - self.started_at), 1e-9),
             bounds=self._bounds,
         )
 
-    def _due_by_now(self) -> int:
-        assert self._sender is not None
-        return self._sender.due_count
+    @property
+    def prompts(self) -> PromptMaker:
+        """What makes the prompts; `exact` says whether their lengths are."""
+        return self._prompts or PromptMaker()
 
-    def _take(self, record: RequestRecord) -> None:
-        self._ended += 1
-        self._completed += record.outcome is Outcome.COMPLETED
-        self._send_lags.append(record.sent_at - record.due_at)
-        if self._file is not None:
-            self._file.append(record)
-        else:
-            self._kept.append(record)
+    def _scratch_path(self) -> Path:
+        folder = tempfile.mkdtemp(prefix="shakedown-load-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder) / "requests.jsonl"
 
-    def _raise_sender_error(self) -> None:
-        if self._task is not None and self._task.done() and not self._task.cancelled():
-            self._task.result()
+    @property
+    def _running(self) -> OwnProcess | Processes:
+        if self._crew is None:
+            raise HarnessError("the load was not started; use it as `async with OpenLoop(...) as load:`")
+        return self._crew
 
     async def _plan(self) -> LoadPlan:
         async with httpx.AsyncClient(headers=self._headers, timeout=CONTROL_TIMEOUT_S, trust_env=False) as control:
             model = self._workload.model or await served_model(control, self.url)
-            prompts = self._prompts or await calibrated_prompts(control, self.url, model)
+            self._prompts = self._prompts or await calibrated_prompts(control, self.url, model)
         return LoadPlan(
             run=f"load-{secrets.token_hex(4)}",
             targets=self._targets,
             arrivals=self._arrivals,
             workload=self._workload,
             model=model,
-            prompts=prompts,
+            prompts=self._prompts,
             duration_s=self._duration_s,
             limits=self._limits,
             headers=self._headers,

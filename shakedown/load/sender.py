@@ -72,17 +72,16 @@ def _due_plans(arrivals: Arrivals, workload: Workload, duration_s: float) -> Ite
 
 
 class Sender:
-    """Runs one plan on one client; `due_count` and `sent_count` may be read at any time."""
+    """Runs one plan on one client; the counts may be read at any time."""
 
     def __init__(self, plan: LoadPlan, client: StreamingClient) -> None:
-        self.due_count = 0
         self.sent_count = 0
+        self._started = 0.0
         self._plan = plan
         self._client = client
         self._ready: deque[tuple[float, OutgoingRequest]] = deque()
         self._ready_bytes = 0
         self._coming = iter(()) if isinstance(plan.arrivals, ClosedLoop) else plan.due_plans()
-        self._ended = False
 
     def prepare(self) -> None:
         """Make the first requests. Call it before the start: it may take a moment."""
@@ -90,8 +89,15 @@ class Sender:
         while self._make_one():
             pass
 
+    @property
+    def due_count(self) -> int:
+        """Requests that were due by now, sent or not."""
+        elapsed_s = monotonic() - self._started
+        return self.sent_count + sum(1 for _ in itertools.takewhile(lambda entry: entry[0] <= elapsed_s, self._ready))
+
     async def run(self, started: float) -> None:
         """Send everything from monotonic time `started` on, and wait until all requests have ended."""
+        self._started = started
         if isinstance(self._plan.arrivals, ClosedLoop):
             await self._closed_loop(self._plan.arrivals, started)
         else:
@@ -111,10 +117,8 @@ class Sender:
                 await asyncio.sleep(0)
                 sent_this_turn = 0
             self._client.send(request)
-            self.due_count += 1
             self.sent_count += 1
             sent_this_turn += 1
-        self._ended = True
 
     async def _pass_time(self, until: float, ahead_s: float) -> None:
         """Make requests ahead while there is time, then sleep."""
@@ -150,7 +154,6 @@ class Sender:
 
         def ask() -> None:
             if (now := monotonic()) < ends:
-                self.due_count += 1
                 self.sent_count += 1
                 self._client.send(self._plan.outgoing(now, next(plans)), think)
 

@@ -29,9 +29,10 @@ def hierarchies(mounts: str | None = None) -> Hierarchies:
     """What /proc/self/mounts says. Raises SetupError on a machine without cgroups."""
     lines = [line.split() for line in (mounts or Path("/proc/self/mounts").read_text()).splitlines()]
     legacy = tuple(dict.fromkeys(Path(words[1]) for words in lines if words[2] == "cgroup"))
+    unified = tuple(dict.fromkeys(Path(words[1]) for words in lines if words[2] == "cgroup2"))
     if legacy:
-        return Hierarchies(legacy, unified=False)
-    unified = tuple(Path(words[1]) for words in lines if words[2] == "cgroup2")
+        # On a hybrid machine runc makes cgroups in the unified hierarchy as well.
+        return Hierarchies(legacy + unified, unified=False)
     if not unified:
         raise SetupError("no cgroup hierarchy is mounted here; Kubernetes cannot run without one")
     return Hierarchies(unified[:1], unified=True)

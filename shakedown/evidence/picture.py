@@ -1,0 +1,296 @@
+"""The timeline as one SVG: rows that share a time axis, the fault shaded across all of them."""
+
+from collections.abc import Callable, Sequence
+
+from shakedown.evidence.drawing import (
+    LABELS_AT,
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Plot,
+    TimeScale,
+    area,
+    axis_label,
+    circle,
+    crosses,
+    curve,
+    dots,
+    line,
+    nice_ceiling,
+    rect,
+    segments,
+    text,
+)
+from shakedown.evidence.pod_phases import PodRow
+from shakedown.evidence.timeline import Felt, Series, Timeline
+from shakedown.judge.records import MarkKind
+
+GAP = 26.0
+HEAD = 46.0
+FOOT = 46.0
+POD_HEIGHT = 16.0
+POD_PITCH = 24.0
+BADGE_R = 8.5
+REQUESTS_HEIGHT = 200.0
+POD_NAME_AT_MOST = 27
+
+Row = tuple[float, Callable[[float], list[str]]]
+"""A row's height, and what draws it at a given top."""
+
+
+def picture(timeline: Timeline) -> str:
+    """The SVG element."""
+    scale = TimeScale(timeline.start, timeline.end)
+    rows = _rows(timeline, scale)
+    top, shapes = HEAD, []
+    for height, draw in rows:
+        shapes += draw(top)
+        top += height + GAP
+    bottom = top - GAP
+    height = bottom + FOOT
+    behind = [*_grid(scale, bottom), *_shades(timeline, scale, bottom)]
+    label = f"Timeline of the scenario, {timeline.end - timeline.start:.0f} seconds"
+    inner = "\n".join([*behind, *shapes, *_badges(timeline, scale, bottom), *_time_axis(timeline, scale, bottom)])
+    return (
+        f'<svg class="timeline" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" aria-label="{label}">\n{inner}\n'
+        f'<line class="cursor" x1="0" x2="0" y1="{HEAD:.0f}" y2="{bottom:.0f}"/></svg>'
+    )
+
+
+def _rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
+    rows: list[Row] = []
+    if timeline.bars:
+        rows.append((REQUESTS_HEIGHT, lambda top: _requests(timeline, scale, top)))
+        rows.append((96, lambda top: _first_tokens(timeline, scale, top)))
+    if timeline.tokens is not None:
+        rows.append((64, lambda top: _tokens(timeline, scale, top)))
+    if timeline.running is not None or timeline.waiting is not None:
+        rows.append((72, lambda top: _queue(timeline, scale, top)))
+    if timeline.kv:
+        rows.append((72, lambda top: _kv(timeline, scale, top)))
+    if timeline.preemptions is not None:
+        rows.append((44, lambda top: _preemptions(timeline, scale, top)))
+    if timeline.pods:
+        rows.append((max(44, POD_PITCH * len(timeline.pods)), lambda top: _pods(timeline, scale, top)))
+    return rows
+
+
+def _title(top: float, title: str, *notes: str) -> list[str]:
+    return [
+        text(0, top + 11, title, "row-title"),
+        *(text(0, top + 27 + 14 * index, note, "row-note") for index, note in enumerate(notes)),
+    ]
+
+
+def _frame(plot: Plot, label: Callable[[float], str] = axis_label) -> list[str]:
+    right = WIDTH - RIGHT
+    return [
+        line(LEFT, plot.bottom, right, plot.bottom, "base"),
+        line(LEFT, plot.top, right, plot.top, "rule"),
+        text(LABELS_AT, plot.top + 4, label(plot.highest), "axis end"),
+        text(LABELS_AT, plot.bottom + 4, label(0), "axis end"),
+    ]
+
+
+def _requests(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    bars = timeline.bars
+    pitch = REQUESTS_HEIGHT / len(bars)
+    thickness = min(max(pitch * 0.8, 0.7), 6.0)
+    at = [(bar, top + (index + 0.5) * pitch) for index, bar in enumerate(bars)]
+    shown = f"{len(bars)} of {timeline.requests_total:,} shown" if len(bars) < timeline.requests_total else ""
+    shapes = _title(top, "Requests", "one line each, from the", "moment it was due to its end,", "oldest on top", shown)
+    shapes.append(
+        segments(((scale.x(bar.due), scale.x(bar.first or bar.end), y) for bar, y in at), "request wait", thickness)
+    )
+    for felt in Felt:
+        told = (
+            (scale.x(bar.first), scale.x(bar.end), y) for bar, y in at if bar.felt is felt and bar.first is not None
+        )
+        shapes.append(segments(told, f"request {felt.value}", thickness))
+    stalls = ((scale.x(start), scale.x(end), y) for bar, y in at for start, end in bar.stalls)
+    shapes.append(segments(stalls, "request stall", thickness))
+    for felt in (Felt.LEFT, Felt.REFUSED, Felt.LOST):
+        shapes.append(crosses(((scale.x(bar.end), y) for bar, y in at if bar.felt is felt), f"cross {felt.value}"))
+    return shapes
+
+
+def _first_tokens(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    seen = [dot.ttft for dot in timeline.dots if dot.ttft is not None]
+    slo = timeline.slo_ttft_s
+    plot = Plot(top, 96, nice_ceiling(max([*seen, (slo or 0) * 1.25, 0.01])))
+    shapes = [
+        *_title(top, "Wait for the first word", "TTFT in seconds, by the", "moment of asking"),
+        *_frame(plot, _seconds),
+    ]
+    for felt in Felt:
+        mine = [dot for dot in timeline.dots if dot.felt is felt]
+        shapes.append(
+            dots(((scale.x(dot.due), plot.y(dot.ttft)) for dot in mine if dot.ttft is not None), f"dot {felt.value}")
+        )
+        shapes.append(
+            crosses(((scale.x(dot.due), plot.top) for dot in mine if dot.ttft is None), f"cross {felt.value}")
+        )
+    if slo is not None:
+        shapes.append(line(LEFT, plot.y(slo), WIDTH - RIGHT, plot.y(slo), "slo"))
+        shapes.append(text(WIDTH - RIGHT, plot.y(slo) - 4, f"promised: {slo:g} s", "slo-label end"))
+    return shapes
+
+
+def _seconds(value: float) -> str:
+    return f"{axis_label(value)} s" if value else "0"
+
+
+def _points(timeline: Timeline, scale: TimeScale, series: Series, plot: Plot) -> list[tuple[float, float] | None]:
+    return [
+        None if value is None else (scale.x(timeline.start + index * timeline.bin_s), plot.y(value))
+        for index, value in enumerate(series.values)
+    ]
+
+
+def _highest(*all_series: Series | None) -> float:
+    known = [value for series in all_series if series for value in series.values if value is not None]
+    return nice_ceiling(max(known, default=1.0))
+
+
+def _tokens(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    assert timeline.tokens is not None
+    plot = Plot(top, 64, _highest(timeline.tokens))
+    points = [point for point in _points(timeline, scale, timeline.tokens, plot) if point is not None]
+    return [
+        *_title(top, "Tokens per second", "that reached users"),
+        *_frame(plot),
+        area(points, plot.bottom, "area tokens"),
+        curve(points, "curve tokens"),
+    ]
+
+
+def _queue(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    plot = Plot(top, 72, _highest(timeline.running, timeline.waiting))
+    shapes = [*_title(top, "Inside the engines", "", ""), *_frame(plot)]
+    legend = (("running", timeline.running, 27.0), ("waiting in the queue", timeline.waiting, 43.0))
+    for words, series, below in legend:
+        if series is not None:
+            shapes.append(curve(_points(timeline, scale, series, plot), f"curve {series.name}"))
+            shapes.append(line(0, top + below - 4, 14, top + below - 4, f"curve {series.name}"))
+            shapes.append(text(20, top + below, words, "row-note"))
+    return shapes
+
+
+def _kv(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    plot = Plot(top, 72, 1.0)
+    shapes = [*_title(top, "KV cache in use", "memory of the conversations,", "one line per engine")]
+    shapes += _frame(plot, lambda value: f"{value * 100:.0f} %")
+    for index, series in enumerate(timeline.kv):
+        shapes.append(curve(_points(timeline, scale, series, plot), f"curve kv kv{index % 4}"))
+    return shapes
+
+
+def _preemptions(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    assert timeline.preemptions is not None
+    values = timeline.preemptions.values
+    total = sum(value or 0 for value in values)
+    plot = Plot(top, 44, _highest(timeline.preemptions))
+    shapes = _title(
+        top,
+        "Preemptions",
+        f"{total:,.0f} in all" if total else "none: no answer had to",
+        "" if total else "give its memory back",
+    )
+    if not total:
+        return [*shapes, line(LEFT, plot.bottom, WIDTH - RIGHT, plot.bottom, "base")]
+    shapes += _frame(plot)
+    for index, value in enumerate(values):
+        if value:
+            left = scale.x(timeline.start + index * timeline.bin_s)
+            width = scale.x(timeline.start + (index + 1) * timeline.bin_s) - left
+            shapes.append(rect(left, plot.y(value), width - 0.8, plot.bottom - plot.y(value), "bar preemption"))
+    return shapes
+
+
+def _pods(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    shapes = [text(0, top - 5, "Pods", "row-title")]
+    for index, row in enumerate(timeline.pods):
+        shapes += _pod(row, scale, top + 4 + index * POD_PITCH)
+    return shapes
+
+
+def _pod(row: PodRow, scale: TimeScale, top: float) -> list[str]:
+    name = row.pod if len(row.pod) <= POD_NAME_AT_MOST else f"…{row.pod[-POD_NAME_AT_MOST:]}"
+    shapes = [
+        text(0, top + 12, name, "pod-name"),
+        line(LEFT, top + POD_HEIGHT / 2, WIDTH - RIGHT, top + POD_HEIGHT / 2, "rule"),
+    ]
+    for stretch in row.stretches:
+        left, right = scale.x(stretch.start), scale.x(stretch.end)
+        class_ = f"pod {stretch.phase.value.replace(' ', '-')}"
+        tip = f"{row.pod}: {stretch.phase.value} for {stretch.end - stretch.start:.1f} s"
+        shapes.append(rect(left, top, right - left, POD_HEIGHT, class_, tip, radius=3))
+        words = stretch.phase.value
+        if right - left > 9 * len(words):
+            shapes.append(text(left + 8, top + 12, words, f"pod-label {stretch.phase.value.replace(' ', '-')}"))
+    shapes += [line(scale.x(at), top - 3, scale.x(at), top + POD_HEIGHT + 3, "restart") for at in row.restarts]
+    shapes.append(dots(((scale.x(at), top + POD_HEIGHT + 3) for at in row.warnings), "warning"))
+    return shapes
+
+
+def _grid(scale: TimeScale, bottom: float) -> list[str]:
+    return [line(scale.x(at), HEAD, scale.x(at), bottom, "grid") for at in scale.ticks()]
+
+
+def _shades(timeline: Timeline, scale: TimeScale, bottom: float) -> list[str]:
+    shapes = []
+    if timeline.fault is not None:
+        left, right = scale.x(timeline.fault[0]), scale.x(timeline.fault[1])
+        shapes.append(rect(left, HEAD - 6, right - left, bottom - HEAD + 6, "fault"))
+        shapes.append(line(left, HEAD - 6, left, bottom, "fault-edge"))
+    for left, right in _runs_of_preemption(timeline):
+        shapes.append(rect(scale.x(left), HEAD, scale.x(right) - scale.x(left), bottom - HEAD, "preempting"))
+    return shapes
+
+
+def _runs_of_preemption(timeline: Timeline) -> list[tuple[float, float]]:
+    """Stretches with preemptions, joined over short pauses, so that the shade is one patch and not a bar code."""
+    if timeline.preemptions is None:
+        return []
+    at = [index for index, value in enumerate(timeline.preemptions.values) if value]
+    runs: list[list[int]] = []
+    for index in at:
+        if runs and index - runs[-1][1] <= 3:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    start, bin_s = timeline.start, timeline.bin_s
+    return [(start + first * bin_s, start + (last + 1) * bin_s) for first, last in runs]
+
+
+def _badges(timeline: Timeline, scale: TimeScale, bottom: float) -> list[str]:
+    """Numbered flags over the picture, pushed apart so that none covers another."""
+    shapes: list[str] = []
+    places = _spread([scale.x(badge.at) for badge in timeline.badges])
+    for badge, x in zip(timeline.badges, places, strict=True):
+        true_x, kind = scale.x(badge.at), badge.kind.value.replace("_", "-")
+        shapes.append(line(x, 20 + BADGE_R, true_x, HEAD - 6, "leader"))
+        if badge.kind is not MarkKind.NOTE:
+            shapes.append(line(true_x, HEAD - 6, true_x, bottom, f"moment {kind}"))
+        shapes.append(circle(x, 20, BADGE_R, f"badge {kind}", badge.text))
+        shapes.append(text(x, 23.8, str(badge.number), "badge-number"))
+    return shapes
+
+
+def _spread(wanted: Sequence[float]) -> list[float]:
+    """Places in the same order, at least a badge apart, as near as may be to those wanted."""
+    pitch = 2 * BADGE_R + 3
+    places: list[float] = []
+    for x in wanted:
+        places.append(max(x, places[-1] + pitch) if places else x)
+    limit = WIDTH - RIGHT - BADGE_R
+    for index in range(len(places) - 1, -1, -1):
+        places[index] = min(places[index], limit)
+        limit = places[index] - pitch
+    return places
+
+
+def _time_axis(timeline: Timeline, scale: TimeScale, bottom: float) -> list[str]:
+    ticks = [text(scale.x(at), bottom + 18, f"{axis_label(at)} s", "axis middle") for at in scale.ticks()]
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    return [*ticks, text(middle, bottom + 37, f"seconds since {timeline.zero_name}", "axis middle")]

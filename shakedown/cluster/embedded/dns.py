@@ -41,12 +41,12 @@ async def deploy_dns(api: ApiInside, replicas: int) -> None:
 
 
 def is_available(deployed: Object | None) -> bool:
-    """True when at least one replica answers."""
-    return bool(deployed) and bool((deployed or {}).get("status", {}).get("availableReplicas"))
+    """True when every replica answers."""
+    return deployed is not None and deployed["spec"]["replicas"] == deployed["status"].get("availableReplicas", 0)
 
 
 def deployment(replicas: int) -> Object:
-    """The Deployment. A replica per node where possible: names must resolve while a node is lost."""
+    """The Deployment. No two replicas share a node: names must resolve while a node is lost."""
     probe = {"periodSeconds": 1, "httpGet": {"path": "/ready", "port": 8181}}
     container = {
         "name": "coredns",
@@ -69,9 +69,7 @@ def deployment(replicas: int) -> Object:
         "dnsPolicy": "Default",
         "tolerations": [{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}],
         "affinity": {
-            "podAntiAffinity": {
-                "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
-            }
+            "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]},
         },
         "containers": [container],
         "volumes": [{"name": "configuration", "configMap": {"name": "coredns"}}],

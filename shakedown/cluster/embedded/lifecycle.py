@@ -1,7 +1,7 @@
 """Bringing a cluster up: what waits for what, and what runs side by side."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,12 +147,12 @@ def require_alive(daemons: Daemons) -> None:
 
 
 async def await_healthy(api: ApiInside, layout: Layout, daemons: Daemons, within_s: float) -> None:
-    """Wait until every node is Ready and offers its GPUs."""
+    """Wait until every node is Ready and offers the GPUs that are not broken on purpose."""
 
     async def unready() -> tuple[str, ...]:
         require_alive(daemons)
         listed = await api.read("/api/v1/nodes") or {"items": []}
-        return unready_nodes(layout, listed["items"])
+        return unready_nodes({node.name: nodes.healthy_gpus(node) for node in layout.nodes}, listed["items"])
 
     await wait_until(
         f"Ready nodes of {layout.name}",
@@ -164,19 +164,15 @@ async def await_healthy(api: ApiInside, layout: Layout, daemons: Daemons, within
     )
 
 
-def unready_nodes(layout: Layout, listed: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Nodes of the plan that the API does not call Ready, or that offer no GPU yet."""
-    by_name = {item["metadata"]["name"]: item for item in listed}
-    return tuple(
-        node.name for node in layout.nodes if node.name not in by_name or not _is_ready(by_name[node.name], node.gpus)
-    )
+def unready_nodes(expected_gpus: Mapping[str, int], listed: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Expected nodes that the API does not call Ready, or that do not offer the expected number of GPUs."""
+    by_name = {item["metadata"]["name"]: item.get("status", {}) for item in listed}
+    return tuple(name for name, gpus in expected_gpus.items() if not _is_ready(by_name.get(name, {}), gpus))
 
 
-def _is_ready(item: dict[str, Any], gpus: tuple[str, ...]) -> bool:
-    status = item.get("status", {})
+def _is_ready(status: dict[str, Any], gpus: int) -> bool:
     conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
-    offered = "nvidia.com/gpu" in status.get("allocatable", {}) or not gpus
-    return conditions.get("Ready") == "True" and offered
+    return conditions.get("Ready") == "True" and int(status.get("allocatable", {}).get("nvidia.com/gpu", 0)) == gpus
 
 
 async def repair(existing: Record, report: Report) -> bool:

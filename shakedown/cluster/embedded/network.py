@@ -11,6 +11,7 @@ from shakedown.cluster.embedded.layout import (
     CONTROL_PLANE_ADDRESS,
     NETNS_ROOT,
     NODE_SUBNET_BITS,
+    SERVICE_NETWORK,
     Layout,
     NodePlan,
 )
@@ -51,6 +52,8 @@ def control_plane_commands(layout: Layout) -> list[str]:
         f"link add {BRIDGE} type bridge",
         f"address add {CONTROL_PLANE_ADDRESS}/{NODE_SUBNET_BITS} dev {BRIDGE}",
         f"link set {BRIDGE} up",
+        # Service addresses exist in packet filter rules only, but a packet without a route does not get that far.
+        f"route add {SERVICE_NETWORK} dev {BRIDGE}",
     ]
     for node in layout.nodes:
         commands += [

@@ -160,7 +160,7 @@ def kubelet_configuration(layout: Layout, node: NodePlan) -> str:
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "nodeLeaseDurationSeconds": 20,
-        "nodeStatusUpdateFrequency": "5s",
+        "nodeStatusUpdateFrequency": "2s",
         "serializeImagePulls": False,
         "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     }
@@ -286,15 +286,24 @@ async def start_kubelet(node: RunningNode, layout: Layout, daemons: Daemons, mul
         await daemons.start(f"{plan.name}-{name}", [*node.enter(), multicall, *words])
 
 
+def healthy_gpus(node: NodePlan) -> int:
+    """How many of the node's GPUs are not broken on purpose."""
+    return len(set(node.gpus) - _broken_gpus(node))
+
+
 def set_gpu_health(node: NodePlan, device_id: str, *, healthy: bool) -> None:
     """Break or mend a simulated GPU; the device plugin sees the file change. Raises UsageError for an unknown id."""
     if device_id not in node.gpus:
         raise UsageError(f"{node.name} has no GPU {device_id!r}; it has {', '.join(node.gpus) or 'none'}")
-    broken = set(node.unhealthy_gpus.read_text().split())
+    broken = _broken_gpus(node)
     broken = broken - {device_id} if healthy else broken | {device_id}
     draft = node.unhealthy_gpus.with_name("unhealthy.new")
     draft.write_text("".join(f"{each}\n" for each in sorted(broken)))
     draft.rename(node.unhealthy_gpus)
+
+
+def _broken_gpus(node: NodePlan) -> set[str]:
+    return set(node.unhealthy_gpus.read_text().split()) if node.unhealthy_gpus.exists() else set()
 
 
 def _snapshotter(place: Path) -> str:

@@ -15,8 +15,10 @@ from shakedown.load.arrivals import (
 )
 from shakedown.load.client import Limits, StreamingClient
 from shakedown.load.health import HealthBounds, LoadHealth
-from shakedown.load.open_loop import OpenLoop, Progress
+from shakedown.load.open_loop import OpenLoop, Progress, served_models
+from shakedown.load.prompts import PromptMaker
 from shakedown.load.records_file import RecordsFile, read_records, write_records
+from shakedown.load.summary import LoadSummary, Spread, summarize
 from shakedown.load.workload import Length, ListedTokens, LognormalTokens, TrafficClass, UniformTokens, Workload
 
 __all__ = [
@@ -30,13 +32,16 @@ __all__ = [
     "Limits",
     "ListedTokens",
     "LoadHealth",
+    "LoadSummary",
     "LognormalTokens",
     "OpenLoop",
     "Poisson",
     "Progress",
+    "PromptMaker",
     "Ramp",
     "RecordsFile",
     "Sinusoid",
+    "Spread",
     "Steps",
     "StreamingClient",
     "Together",
@@ -45,5 +50,7 @@ __all__ = [
     "UniformTokens",
     "Workload",
     "read_records",
+    "served_models",
+    "summarize",
     "write_records",
 ]

@@ -14,7 +14,7 @@ import httpx
 
 from shakedown.errors import HarnessError, SetupError
 from shakedown.judge.records import RequestRecord
-from shakedown.load.arrivals import Arrivals, ClosedLoop
+from shakedown.load.arrivals import Arrivals, ClosedLoop, Trace
 from shakedown.load.client import POD_HEADERS, Limits, base_url, monotonic
 from shakedown.load.crew import OwnProcess, Processes
 from shakedown.load.health import HealthBounds, LoadHealth, load_health
@@ -92,6 +92,8 @@ class OpenLoop:
         self._left = False
 
     async def __aenter__(self) -> "OpenLoop":
+        if isinstance(self._arrivals, Trace):
+            next(self._arrivals.rows(self._duration_s), None)  # a trace that cannot be read is said here and now
         plan = await self._plan()
         offset = time.time() - monotonic()
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +208,7 @@ class OpenLoop:
 
     async def _plan(self) -> LoadPlan:
         async with httpx.AsyncClient(headers=self._headers, timeout=CONTROL_TIMEOUT_S, trust_env=False) as control:
-            model = self._workload.model or await served_model(control, self.url)
+            model = self._workload.model or (await served_models(control, self.url))[0]
             self._prompts = self._prompts or await calibrated_prompts(control, self.url, model)
         return LoadPlan(
             run=f"load-{secrets.token_hex(4)}",
@@ -223,15 +225,18 @@ class OpenLoop:
         )
 
 
-async def served_model(control: httpx.AsyncClient, url: str) -> str:
-    """The first model that the server lists. Raises SetupError with one line."""
+async def served_models(control: httpx.AsyncClient, url: str) -> tuple[str, ...]:
+    """The models that the server lists, at least one. Raises SetupError with one line."""
     try:
         answer = await control.get(f"{url}/v1/models")
         answer.raise_for_status()
-        return str(answer.json()["data"][0]["id"])
+        models = tuple(str(model["id"]) for model in answer.json()["data"])
     except httpx.HTTPStatusError as error:
         raise SetupError(f"{url}/v1/models answers {error.response.status_code}; name the model") from error
     except httpx.HTTPError as error:
         raise SetupError(f"{url} does not answer: {error or type(error).__name__}") from error
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise SetupError(f"{url}/v1/models lists no model; is it an OpenAI-compatible server?") from error
+    except (ValueError, KeyError, TypeError):
+        models = ()
+    if not models:
+        raise SetupError(f"{url}/v1/models lists no model; is it an OpenAI-compatible server?")
+    return models

@@ -101,6 +101,12 @@ def segments(pieces: Iterable[tuple[float, float, float]], class_: str, width: f
     return f'<path d="{strokes}" class="{class_}" stroke-width="{width:.2f}"/>' if strokes else ""
 
 
+def notches(points: Iterable[tuple[float, float]], height: float, class_: str) -> str:
+    """Many short vertical strokes as one path."""
+    strokes = "".join(f"M{number(x)} {number(y - height / 2)}v{number(height)}" for x, y in points)
+    return f'<path d="{strokes}" class="{class_}"/>' if strokes else ""
+
+
 def crosses(points: Iterable[tuple[float, float]], class_: str, size: float = 2.6) -> str:
     """Many × marks as one path."""
     arms = "".join(

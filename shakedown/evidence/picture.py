@@ -17,6 +17,7 @@ from shakedown.evidence.drawing import (
     dots,
     line,
     nice_ceiling,
+    notches,
     rect,
     segments,
     text,
@@ -31,8 +32,12 @@ FOOT = 46.0
 POD_HEIGHT = 16.0
 POD_PITCH = 24.0
 BADGE_R = 8.5
-REQUESTS_HEIGHT = 200.0
+REQUESTS_AT_LEAST = 84.0
+REQUESTS_AT_MOST = 220.0
+LANE_AT_MOST = 7.0
 POD_NAME_AT_MOST = 27
+KV_HEIGHT = 80.0
+KV_NAMED_AT_MOST = 3
 
 Row = tuple[float, Callable[[float], list[str]]]
 """A row's height, and what draws it at a given top."""
@@ -60,16 +65,16 @@ def picture(timeline: Timeline) -> str:
 def _rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
     rows: list[Row] = []
     if timeline.bars:
-        rows.append((REQUESTS_HEIGHT, lambda top: _requests(timeline, scale, top)))
+        rows.append((_requests_height(timeline), lambda top: _requests(timeline, scale, top)))
         rows.append((96, lambda top: _first_tokens(timeline, scale, top)))
     if timeline.tokens is not None:
         rows.append((64, lambda top: _tokens(timeline, scale, top)))
     if timeline.running is not None or timeline.waiting is not None:
         rows.append((72, lambda top: _queue(timeline, scale, top)))
     if timeline.kv:
-        rows.append((72, lambda top: _kv(timeline, scale, top)))
+        rows.append((KV_HEIGHT, lambda top: _kv(timeline, scale, top)))
     if timeline.preemptions is not None:
-        rows.append((44, lambda top: _preemptions(timeline, scale, top)))
+        rows.append((_preemptions_height(timeline), lambda top: _preemptions(timeline, scale, top)))
     if timeline.pods:
         rows.append((max(44, POD_PITCH * len(timeline.pods)), lambda top: _pods(timeline, scale, top)))
     return rows
@@ -92,13 +97,25 @@ def _frame(plot: Plot, label: Callable[[float], str] = axis_label) -> list[str]:
     ]
 
 
+def _lanes(timeline: Timeline) -> int:
+    return max(bar.lane for bar in timeline.bars) + 1
+
+
+def _requests_height(timeline: Timeline) -> float:
+    return min(max(_lanes(timeline) * LANE_AT_MOST, REQUESTS_AT_LEAST), REQUESTS_AT_MOST)
+
+
 def _requests(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
     bars = timeline.bars
-    pitch = REQUESTS_HEIGHT / len(bars)
-    thickness = min(max(pitch * 0.8, 0.7), 6.0)
-    at = [(bar, top + (index + 0.5) * pitch) for index, bar in enumerate(bars)]
-    shown = f"{len(bars)} of {timeline.requests_total:,} shown" if len(bars) < timeline.requests_total else ""
-    shapes = _title(top, "Requests", "one line each, from the", "moment it was due to its end,", "oldest on top", shown)
+    pitch = min(_requests_height(timeline) / _lanes(timeline), LANE_AT_MOST)
+    thickness = max(pitch * 0.78, 0.7)
+    bottom = top + _requests_height(timeline)
+    at = [(bar, bottom - (bar.lane + 0.5) * pitch) for bar in bars]
+    shown = f"{len(bars):,} of {timeline.requests_total:,} shown" if len(bars) < timeline.requests_total else ""
+    shapes = _title(
+        top, "Requests", "one line each, from when", "it was due until it ended;", "higher: more at once", shown
+    )
+    shapes.append(line(LEFT, bottom, WIDTH - RIGHT, bottom, "base"))
     shapes.append(
         segments(((scale.x(bar.due), scale.x(bar.first or bar.end), y) for bar, y in at), "request wait", thickness)
     )
@@ -109,6 +126,8 @@ def _requests(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
         shapes.append(segments(told, f"request {felt.value}", thickness))
     stalls = ((scale.x(start), scale.x(end), y) for bar, y in at for start, end in bar.stalls)
     shapes.append(segments(stalls, "request stall", thickness))
+    begun = ((scale.x(bar.first), y) for bar, y in at if bar.first is not None)
+    shapes.append(notches(begun, thickness, "notch"))
     for felt in (Felt.LEFT, Felt.REFUSED, Felt.LOST):
         shapes.append(crosses(((scale.x(bar.end), y) for bar, y in at if bar.felt is felt), f"cross {felt.value}"))
     return shapes
@@ -118,18 +137,14 @@ def _first_tokens(timeline: Timeline, scale: TimeScale, top: float) -> list[str]
     seen = [dot.ttft for dot in timeline.dots if dot.ttft is not None]
     slo = timeline.slo_ttft_s
     plot = Plot(top, 96, nice_ceiling(max([*seen, (slo or 0) * 1.25, 0.01])))
-    shapes = [
-        *_title(top, "Wait for the first word", "TTFT in seconds, by the", "moment of asking"),
-        *_frame(plot, _seconds),
-    ]
+    shapes = _title(top, "Wait for the first word", "TTFT in seconds, by the", "moment of asking")
+    shapes += _frame(plot, _seconds)
     for felt in Felt:
         mine = [dot for dot in timeline.dots if dot.felt is felt]
-        shapes.append(
-            dots(((scale.x(dot.due), plot.y(dot.ttft)) for dot in mine if dot.ttft is not None), f"dot {felt.value}")
-        )
-        shapes.append(
-            crosses(((scale.x(dot.due), plot.top) for dot in mine if dot.ttft is None), f"cross {felt.value}")
-        )
+        answered = ((scale.x(dot.due), plot.y(dot.ttft)) for dot in mine if dot.ttft is not None)
+        shapes.append(dots(answered, f"dot {felt.value}"))
+        lost = ((scale.x(dot.due), plot.top) for dot in mine if dot.ttft is None)
+        shapes.append(crosses(lost, f"cross {felt.value}"))
     if slo is not None:
         shapes.append(line(LEFT, plot.y(slo), WIDTH - RIGHT, plot.y(slo), "slo"))
         shapes.append(text(WIDTH - RIGHT, plot.y(slo) - 4, f"promised: {slo:g} s", "slo-label end"))
@@ -166,8 +181,8 @@ def _tokens(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
 
 def _queue(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
     plot = Plot(top, 72, _highest(timeline.running, timeline.waiting))
-    shapes = [*_title(top, "Inside the engines", "", ""), *_frame(plot)]
-    legend = (("running", timeline.running, 27.0), ("waiting in the queue", timeline.waiting, 43.0))
+    shapes = [*_title(top, "Inside the engines"), *_frame(plot)]
+    legend = (("requests running", timeline.running, 27.0), ("requests waiting", timeline.waiting, 43.0))
     for words, series, below in legend:
         if series is not None:
             shapes.append(curve(_points(timeline, scale, series, plot), f"curve {series.name}"))
@@ -177,25 +192,29 @@ def _queue(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
 
 
 def _kv(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
-    plot = Plot(top, 72, 1.0)
-    shapes = [*_title(top, "KV cache in use", "memory of the conversations,", "one line per engine")]
+    plot = Plot(top, KV_HEIGHT, 1.0)
+    shapes = [*_title(top, "KV cache in use", "memory of conversations")]
     shapes += _frame(plot, lambda value: f"{value * 100:.0f} %")
     for index, series in enumerate(timeline.kv):
         shapes.append(curve(_points(timeline, scale, series, plot), f"curve kv kv{index % 4}"))
+        below = top + 43 + 14 * index
+        if index < KV_NAMED_AT_MOST:
+            shapes.append(line(0, below - 4, 14, below - 4, f"curve kv kv{index % 4}"))
+            shapes.append(text(20, below, _short(series.name, 22), "pod-name"))
     return shapes
+
+
+def _preemptions_height(timeline: Timeline) -> float:
+    return 44 if timeline.preemptions and any(timeline.preemptions.values) else 30
 
 
 def _preemptions(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
     assert timeline.preemptions is not None
     values = timeline.preemptions.values
     total = sum(value or 0 for value in values)
-    plot = Plot(top, 44, _highest(timeline.preemptions))
-    shapes = _title(
-        top,
-        "Preemptions",
-        f"{total:,.0f} in all" if total else "none: no answer had to",
-        "" if total else "give its memory back",
-    )
+    plot = Plot(top, _preemptions_height(timeline), _highest(timeline.preemptions))
+    told = (f"{total:,.0f}: answers that had to", "give their memory back") if total else ("none",)
+    shapes = _title(top, "Preemptions", *told)
     if not total:
         return [*shapes, line(LEFT, plot.bottom, WIDTH - RIGHT, plot.bottom, "base")]
     shapes += _frame(plot)
@@ -227,10 +246,15 @@ def _pod(row: PodRow, scale: TimeScale, top: float) -> list[str]:
         shapes.append(rect(left, top, right - left, POD_HEIGHT, class_, tip, radius=3))
         words = stretch.phase.value
         if right - left > 9 * len(words):
-            shapes.append(text(left + 8, top + 12, words, f"pod-label {stretch.phase.value.replace(' ', '-')}"))
+            shapes.append(text(left + 12, top + 12, words, f"pod-label {stretch.phase.value.replace(' ', '-')}"))
     shapes += [line(scale.x(at), top - 3, scale.x(at), top + POD_HEIGHT + 3, "restart") for at in row.restarts]
     shapes.append(dots(((scale.x(at), top + POD_HEIGHT + 3) for at in row.warnings), "warning"))
     return shapes
+
+
+def _short(pod: str, at_most: int) -> str:
+    """The end of a pod's name is what tells it from its siblings."""
+    return pod if len(pod) <= at_most else f"…{pod[1 - at_most :]}"
 
 
 def _grid(scale: TimeScale, bottom: float) -> list[str]:

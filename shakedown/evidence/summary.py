@@ -27,12 +27,13 @@ def headline(results: Sequence[ScenarioResult]) -> str:
 
 
 def deciding_finding(result: ScenarioResult) -> Finding | None:
-    """The number that decides: the first that deviated, else the first unknown, else the first."""
-    for verdict in (Verdict.DEVIATED, Verdict.UNKNOWN):
-        for finding in result.findings:
-            if finding.verdict is verdict:
-                return finding
-    return result.findings[0] if result.findings else None
+    """What decides: the first finding with the verdict of the whole, a number rather than a yes.
+
+    None where the verdict rests on something else, such as a client that was saturated.
+    """
+    candidates = [finding for finding in result.findings if finding.verdict is result.verdict]
+    numbers = [finding for finding in candidates if finding.measured not in ("yes", "no", "none")]
+    return next(iter(numbers or candidates), None)
 
 
 def summary(results: Sequence[ScenarioResult], facts: RunFacts) -> str:
@@ -54,7 +55,7 @@ def summary(results: Sequence[ScenarioResult], facts: RunFacts) -> str:
 
 def _row(result: ScenarioResult) -> str:
     finding = deciding_finding(result)
-    decides = (finding.name, finding.measured, finding.bargain) if finding else ("", "", "")
+    decides = (finding.name, finding.measured, finding.bargain) if finding else (result.reason, "", "")
     cells = (result.family, result.title, f"{SYMBOL[result.verdict]} {result.verdict.value}", *decides)
     return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
 

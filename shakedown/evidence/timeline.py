@@ -4,6 +4,7 @@ Every time is in seconds from the timeline's zero, the start of the load.
 """
 
 import bisect
+import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from shakedown.judge.quantities import counter_rises
 from shakedown.judge.records import Mark, MarkKind, MetricSample, Outcome, Recorded, RequestRecord
 from shakedown.judge.windows import fault_window
 
-BARS_AT_MOST = 420
+BARS_AT_MOST = 1200
 DOTS_AT_MOST = 1500
 BINS_AT_MOST = 300
 PODS_AT_MOST = 8
 BADGES_AT_MOST = 14
+LANE_AT_LEAST_S = 0.5
+"""So that requests refused at once do not hide each other."""
 STALL_S = 0.5
 """A reader notices that the text stands still; twenty times the gap between tokens of a busy engine."""
 FRESH_S = 3.0
@@ -46,6 +49,8 @@ class Felt(StrEnum):
 class Bar:
     """One request."""
 
+    lane: int
+    """Row of the picture; the next request takes it when this one has ended."""
     due: float
     first: float | None
     end: float
@@ -170,7 +175,17 @@ def _edges(start: float, end: float, bin_s: float) -> list[float]:
 
 
 def _bars(requests: Sequence[RequestRecord], slo: SLO, zero: float) -> tuple[Bar, ...]:
-    return tuple(_bar(record, slo, zero) for record in _thinned(requests, slo, BARS_AT_MOST))
+    """A bar each, in the first lane that is free: so the height of the pile is how many were under way."""
+    free: list[int] = []
+    taken: list[tuple[float, int]] = []
+    bars = []
+    for record in sorted(_thinned(requests, slo, BARS_AT_MOST), key=lambda record: record.due_at):
+        while taken and taken[0][0] <= record.due_at:
+            heapq.heappush(free, heapq.heappop(taken)[1])
+        lane = heapq.heappop(free) if free else len(taken)
+        heapq.heappush(taken, (max(record.finished_at, record.due_at + LANE_AT_LEAST_S), lane))
+        bars.append(_bar(record, lane, slo, zero))
+    return tuple(bars)
 
 
 def _thinned(requests: Sequence[RequestRecord], slo: SLO, at_most: int) -> Sequence[RequestRecord]:
@@ -189,9 +204,10 @@ def _every(requests: Sequence[RequestRecord], at_most: int) -> Sequence[RequestR
     return [requests[index * len(requests) // at_most] for index in range(at_most)]
 
 
-def _bar(record: RequestRecord, slo: SLO, zero: float) -> Bar:
+def _bar(record: RequestRecord, lane: int, slo: SLO, zero: float) -> Bar:
     gaps = pairwise([*record.token_times, record.finished_at])
     return Bar(
+        lane=lane,
         due=record.due_at - zero,
         first=record.token_times[0] - zero if record.token_times else None,
         end=record.finished_at - zero,

@@ -19,6 +19,20 @@ MARKS_FILE = "marks.jsonl"
 FACTS_FILE = "facts.jsonl"
 
 
+METRIC_WORDS = {
+    "vllm:num_requests_running": "running requests",
+    "vllm:num_requests_waiting": "waiting requests",
+    "vllm:kv_cache_usage_perc": "KV cache use",
+    "vllm:num_preemptions_total": "preemptions",
+    "vllm:generation_tokens_total": "generated tokens",
+    "vllm:prompt_tokens_total": "prompt tokens",
+    "vllm:prefix_cache_hits_total": "prefix cache hits",
+    "vllm:prefix_cache_queries_total": "prefix cache queries",
+    "vllm:request_success_total": "finished requests",
+}
+"""What the engine's metrics are called in a report; the evidence names the metric itself."""
+
+
 class Unit(StrEnum):
     """How a value is printed."""
 
@@ -331,7 +345,7 @@ def increase(metric: str, *, during: Phase = Phase.WHOLE) -> Quantity:
     """How much a counter rose, all pods together; a restart of a pod is seen as a reset."""
     return Quantity(
         kind="increase",
-        name=_worded(f"increase of {metric}", during, None),
+        name=_worded(METRIC_WORDS.get(metric, f"increase of {metric}"), during, None),
         unit=Unit.COUNT,
         parameters={"metric": metric, "during": during.value},
         evidence=METRICS_FILE,
@@ -401,9 +415,10 @@ def _printed_number(value: float, unit: Unit) -> str:
 def _gauge(kind: str, words: str, metric: str, during: Phase, summed: bool, unit: Unit | None) -> Quantity:
     if unit is None:
         unit = Unit.SHARE if metric.endswith("_perc") else Unit.NONE  # vLLM's "perc" is 0..1
+    together = ", all engines together" if summed else ""
     return Quantity(
         kind=kind,
-        name=_worded(f"{words} {metric}{', all pods together' if summed else ''}", during, None),
+        name=_worded(f"{words} {METRIC_WORDS.get(metric, metric)}{together}", during, None),
         unit=unit,
         parameters={"metric": metric, "summed": summed, "during": during.value},
         evidence=METRICS_FILE,

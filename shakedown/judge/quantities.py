@@ -270,12 +270,12 @@ def _time_to_recovery(parameters: Parameters, recorded: Recorded) -> Measured:
     found = recovery(seconds, good_share=good_share, lasting_s=lasting_s)
     if not found.settled:
         raise Unanswerable(
-            f"the load ended {len(seconds) - found.time_to_recovery_s:.0f} s after the last bad second, "
+            f"the load ended {len(seconds) - found.time_to_recovery_s:.0f} s after users were served well again, "
             f"too soon to call it {lasting_s} s of lasting recovery"
         )
     if math.isinf(found.time_to_recovery_s):
         return Measured(math.inf, "users were still badly served when the load ended")
-    return Measured(found.time_to_recovery_s, _worst_second(seconds, recorded))
+    return Measured(round(found.time_to_recovery_s, 3), _worst_second(seconds, recorded))
 
 
 def _outage(parameters: Parameters, recorded: Recorded) -> Measured:

@@ -8,6 +8,10 @@ from shakedown.judge.objectives import SLO, is_good
 from shakedown.judge.records import RequestRecord
 from shakedown.judge.windows import Window
 
+NOISE_S = 1.5
+HALF_S = 0.5
+"""Seconds are whole but their starts are not exact, so they are compared half a second off."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServedSecond:
@@ -61,17 +65,22 @@ def outages(seconds: Sequence[ServedSecond], *, good_share: float = 0.9, lasting
 
 
 def recovery(seconds: Sequence[ServedSecond], *, good_share: float = 0.9, lasting_s: int = 5) -> Recovery:
-    """Time from the first of these seconds to the start of the first lasting good run.
+    """Time from the first of these seconds to the first second of the good run that lasts.
 
-    A run lasts when `lasting_s` consecutive seconds hold no bad one and requests were due in the first of them;
-    seconds without requests neither break a run nor start one.
+    A run lasts when no relapse follows it. A single bad second long after the fault is noise and no relapse; two bad
+    seconds within `lasting_s` of each other are one.
     """
-    began: int | None = 0 if seconds else None  # never bad is recovered at once
-    for index, second in enumerate(seconds):
-        if second.is_bad(good_share):
-            began = None
-        elif began is None and second.sent:
-            began = index
-        if began is not None and index - began + 1 >= lasting_s:
-            return Recovery(float(began), True)
-    return Recovery(math.inf if began is None else float(began), began is None)
+    if not seconds:
+        return Recovery(math.inf, True)
+    since, over = seconds[0].start, seconds[-1].start + 1
+    bad = [
+        window
+        for window in outages(seconds, good_share=good_share, lasting_s=lasting_s)
+        if window.length_s > NOISE_S or window.start < since + lasting_s
+    ]
+    if not bad:
+        return Recovery(0.0, over - since >= lasting_s)
+    if bad[-1].end > over - HALF_S:
+        return Recovery(math.inf, True)
+    good_from = next(second.start for second in seconds if second.sent and second.start > bad[-1].end - HALF_S)
+    return Recovery(good_from - since, over - good_from > lasting_s - HALF_S)

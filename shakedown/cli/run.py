@@ -14,6 +14,7 @@ from rich.table import Table
 from shakedown.cli.progress import Progress
 from shakedown.cluster import embedded
 from shakedown.cluster.embedded import EmbeddedCluster
+from shakedown.cluster.embedded.build import binary
 from shakedown.engine.environment import EngineEnvironment, ensure_environment
 from shakedown.errors import UsageError
 from shakedown.evidence.bundle import RunBundle
@@ -161,7 +162,7 @@ def pytest_command(settings: RunSettings, paths: list[str], settings_file: Path)
 
 
 async def _dry_run(settings: RunSettings, paths: list[str], progress: Progress) -> int:
-    multicall = await embedded.ensure_kubectl(progress.line)
+    multicall = await binary("kubernetes", progress.line)
     settings = replace(settings, kubectl=(str(multicall), "kubectl"))
     settings_file = Path(settings.run_dir).parent / ".dry-run.json"
     settings_file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,12 +1,11 @@
 """A vLLM deployment on a cluster: value in, live handle out."""
 
 import copy
-import secrets
 from dataclasses import dataclass
 
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.objects import Deployment, Manifest, Pod
-from shakedown.errors import ClusterUnreachable, SetupError
+from shakedown.errors import ClusterUnreachable, ManifestRejected, SetupError
 from shakedown.serving.boot import BootDiagnosis, BootState, diagnose
 from shakedown.serving.configuration import (
     Serving,
@@ -22,6 +21,7 @@ from shakedown.settings import RunSettings
 from shakedown.waiting import wait_until
 
 TWIN_KNOBS_PORT = 8001
+LAST_WORDS = 12
 NAMESPACE_GONE_LIMIT_S = 90.0
 # Scheduling, the sandbox and a busy machine come on top of the container's own start.
 ROLLOUT_MARGIN_S = 60.0
@@ -83,6 +83,10 @@ class ServingDeployment:
         """Base URL of every engine that has an address, by pod name."""
         return {pod.name: f"http://{pod.ip}:{self.port}" for pod in await self.pods() if pod.ip}
 
+    async def ready_engine_urls(self) -> dict[str, str]:
+        """The same of the pods that serve; one that is still loading has no metrics, and that is no outage."""
+        return {pod.name: f"http://{pod.ip}:{self.port}" for pod in await self.ready_pods()}
+
     async def knob_urls(self) -> dict[str, str]:
         """Address of the twin's control server, by pod name."""
         return {pod.name: f"http://{pod.ip}:{TWIN_KNOBS_PORT}" for pod in await self.pods() if pod.ip}
@@ -124,7 +128,7 @@ class ServingDeployment:
             boots = await self.boot()
             for boot in boots:
                 if boot.is_boot_loop or boot.state is BootState.IMAGE:
-                    raise SetupError(f"{self} cannot become Ready: {boot.sentence}")
+                    raise SetupError(f"{self} cannot become Ready: {boot.sentence}{await self._last_words(boot)}")
             return await self.status(), boots
 
         status, _ = await wait_until(
@@ -136,6 +140,16 @@ class ServingDeployment:
             tolerate=(ClusterUnreachable,),
         )
         return status
+
+    async def _last_words(self, boot: BootDiagnosis) -> str:
+        """The end of a crashed container's log, where the reason stands."""
+        if boot.state is not BootState.CRASH:
+            return ""
+        try:
+            log = await self.cluster.logs(self.namespace, boot.pod, previous=True, tail_lines=LAST_WORDS)
+        except ManifestRejected:
+            return " (and that log is gone)"
+        return f"; it ends with:\n{log.strip()}"
 
     async def restore(self, within_s: float | None = None) -> Deployment:
         """Apply the rendered manifests again and wait for the rollout."""

@@ -7,7 +7,7 @@ once, and the lost replica is back within its startup budget.
 import pytest
 
 from shakedown.chaos import Count, Target, kill_pods
-from shakedown.judge.expectations import fact, goodput, lost_beyond_in_flight, time_to_recovery
+from shakedown.judge.expectations import goodput, lost_beyond_in_flight, time_to_recovery
 from shakedown.judge.objectives import SLO
 from shakedown.load import Poisson, TrafficClass, Workload
 

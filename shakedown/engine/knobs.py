@@ -18,6 +18,7 @@ class Knobs:
     hang: bool = False
     device_error: bool = False
     oom: bool = False
+    memory_pressure_gib: float = 0.0
 
 
 async def read(url: str) -> Knobs:

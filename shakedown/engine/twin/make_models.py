@@ -19,6 +19,8 @@ CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
+# What ends a JSON text soonest, best first.
+CLOSING = '}]",:0'
 # Enough ordinary words for an answer to read like text; each is one token with its leading space.
 WORDS = """
 the of and to in is that it for was on are as with they be at one have this from or had by word but
@@ -79,7 +81,8 @@ def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     whole_words = [ids[0] for word in WORDS.split() if len(ids := tokenizer.encode(" " + word).ids) == 1]
-    (folder / WORDS_FILE).write_text(json.dumps(whole_words))
+    closing = [tokenizer.token_to_id(token) for token in (SPECIAL[1], *CLOSING)]
+    (folder / WORDS_FILE).write_text(json.dumps({"words": whole_words, "closing": closing}))
 
 
 def _write_tiny_llama(tokenizer: Tokenizer, folder: Path) -> None:

@@ -1,15 +1,25 @@
-"""Which tokens the twin answers with: whole words, so that an answer reads like text and costs one token a word."""
+"""Which tokens the twin may answer with: whole words, so that an answer reads like text and costs one token a word."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 WORDS_FILE = "words.json"
 
 
-def word_ids(tokenizer: str, vocab: int) -> list[int]:
-    """Token ids of the tokenizer's words, as written beside it when it was made; else ids that any vocabulary has."""
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token ids of one tokenizer."""
+
+    words: tuple[int, ...]
+    closing: tuple[int, ...] = ()
+    """Tokens that bring a grammar to its end soonest, best first."""
+
+
+def vocabulary(tokenizer: str, size: int) -> Vocabulary:
+    """What was written beside the tokenizer when it was made; else ids that any vocabulary has."""
     listed = Path(tokenizer) / WORDS_FILE
     if listed.is_file():
-        ids: list[int] = json.loads(listed.read_text())
-        return ids
-    return list(range(min(300, vocab // 2), min(500, vocab)))
+        ids: dict[str, list[int]] = json.loads(listed.read_text())
+        return Vocabulary(tuple(ids["words"]), tuple(ids["closing"]))
+    return Vocabulary(tuple(range(min(300, size // 2), min(500, size))))

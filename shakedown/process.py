@@ -1,6 +1,7 @@
 """The only place that starts child processes: argument lists, time limits, output kept."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -31,9 +32,11 @@ async def run(
     cwd: Path | None = None,
     stdin: str | None = None,
     check: bool = True,
+    interrupt_grace_s: float = 0.0,
 ) -> Completed:
     """Run a command to its end. `env` is added to the present environment.
 
+    At `timeout_s` or when we are cancelled the child gets SIGINT and `interrupt_grace_s` to put things back first.
     Raises CommandFailed on a non-zero status (unless `check` is false) or at `timeout_s`, when the whole process
     group is killed; MissingPrerequisite if there is no such program.
     """
@@ -53,8 +56,7 @@ async def run(
     try:
         out, err = await asyncio.wait_for(child.communicate(stdin.encode() if stdin is not None else None), timeout_s)
     except (TimeoutError, asyncio.CancelledError) as interruption:
-        _kill_group(child.pid)
-        await child.wait()
+        await _end(child, interrupt_grace_s)
         if isinstance(interruption, TimeoutError):
             raise CommandFailed(words, f"did not end within {timeout_s:g} s", "") from interruption
         raise
@@ -106,6 +108,15 @@ async def attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None 
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def _end(child: asyncio.subprocess.Process, grace_s: float) -> None:
+    if grace_s > 0 and child.returncode is None:
+        child.send_signal(signal.SIGINT)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(child.wait(), grace_s)
+    _kill_group(child.pid)
+    await child.wait()
 
 
 def _kill_group(pid: int) -> None:

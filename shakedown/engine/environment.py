@@ -10,14 +10,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from shakedown.errors import CommandFailed, SetupError, UsageError
 from shakedown.process import run
 from shakedown.settings import cache_root
+from shakedown.waiting import wait_until
 
 PACKAGE = Path(__file__).resolve().parent
 ENVIRONMENTS = PACKAGE / "environments"
@@ -70,8 +71,8 @@ async def ensure_environment(version: str = "0.32.0", *, report: Callable[[str],
     """Find or build the environment of an engine version. Raises SetupError if it cannot be built."""
     venv = cache_root() / "engines" / f"{version}-{environment_key(version)}"
     venv.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(venv.parent / f"{venv.name}.lock"):
-        if not (venv / "complete").exists():
+    async with _only_one(venv.parent / f"{venv.name}.lock", report):
+        if not venv.is_dir():
             await _install(version, venv, report)
         twin_root = stage_twin(cache_root() / "twin")
         models_root = await _ensure_models(venv, twin_root, report)
@@ -94,9 +95,7 @@ def stage_twin(into: Path) -> Path:
     staged = into / digest.hexdigest()[:12]
     if staged.is_dir():
         return staged
-    into.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=into))
-    draft.chmod(0o755)
+    draft = _draft_of(staged)
     for path in files:
         target = draft / "shakedown" / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -116,13 +115,13 @@ async def _install(version: str, venv: Path, report: Callable[[str], None]) -> N
             "free some, or point SHAKEDOWN_CACHE at another disk"
         )
     report(f"installing vLLM {version} (5.7 GB, once)")
+    draft = _draft_of(venv)
     uv = os.environ.get("UV", "uv")
-    shutil.rmtree(venv, ignore_errors=True)
     try:
-        await run([uv, "venv", "--quiet", "--python", sys.executable, venv], timeout_s=60)
+        await run([uv, "venv", "--quiet", "--clear", "--relocatable", "--python", sys.executable, draft], timeout_s=60)
         await run(
             [
-                *(uv, "pip", "install", "--quiet", "--python", venv / "bin" / "python", "--compile-bytecode"),
+                *(uv, "pip", "install", "--quiet", "--python", draft / "bin" / "python", "--compile-bytecode"),
                 *("--override", ENVIRONMENTS / "overrides.txt", "--requirement", requirements_of(version)),
             ],
             timeout_s=INSTALL_LIMIT_S,
@@ -130,9 +129,9 @@ async def _install(version: str, venv: Path, report: Callable[[str], None]) -> N
     except CommandFailed as failure:
         raise SetupError(f"vLLM {version} could not be installed: {failure}") from failure
     # Manifests mount one path for every Python version.
-    library = next((venv / "lib").glob("python3*"))
-    (venv / "lib" / "python3").symlink_to(library.name)
-    (venv / "complete").touch()
+    library = next((draft / "lib").glob("python3*"))
+    (draft / "lib" / "python3").symlink_to(library.name)
+    _publish(draft, venv)
 
 
 async def _ensure_models(venv: Path, twin_root: Path, report: Callable[[str], None]) -> Path:
@@ -143,15 +142,23 @@ async def _ensure_models(venv: Path, twin_root: Path, report: Callable[[str], No
     if models.is_dir():
         return models
     report("making the model folders (configs, tokenizer, a tiny real model)")
-    models.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=models.parent))
-    draft.chmod(0o755)
+    draft = _draft_of(models)
     await run(
         [venv / "bin" / "python", "-m", "shakedown.engine.twin.make_models", CONFIGS, draft],
         timeout_s=MAKE_MODELS_LIMIT_S,
         env={"PYTHONPATH": str(twin_root), "VLLM_CACHE_ROOT": str(draft / "cache"), "HF_HUB_OFFLINE": "1"},
     )
     return _publish(draft, models)
+
+
+def _draft_of(final: Path) -> Path:
+    """A new folder beside the final one, readable for any user of a pod. What a killed run left of its own goes."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    for abandoned in final.parent.glob(f".{final.name}-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    draft = Path(tempfile.mkdtemp(dir=final.parent, prefix=f".{final.name}-"))
+    draft.chmod(0o755)
+    return draft
 
 
 def _publish(draft: Path, final: Path) -> Path:
@@ -167,9 +174,19 @@ def _python_files(path: Path) -> list[Path]:
     return sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
-@contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    """Concurrent runs build an environment once; the second waits for the first."""
+@asynccontextmanager
+async def _only_one(lock: Path, report: Callable[[str], None]) -> AsyncIterator[None]:
+    """Concurrent runs build an environment once; the others wait for the first, and may do other things meanwhile."""
+
+    async def taken() -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
     with lock.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        if not await taken():
+            report("waiting for another run, which is preparing the engine")
+            await wait_until(f"the lock {lock}", taken, bool, within_s=INSTALL_LIMIT_S)
         yield

@@ -55,14 +55,16 @@ def act(fault: dict[str, Any], plan: dict[str, Any]) -> str:
     value, planned = _read(fault, plan)
     _end_with_the_runner()
     _mark(MarkKind.FAULT_STARTED, value)
-    return _with_cluster(lambda cluster: value.act(cluster, planned))
+    done = _with_cluster(lambda cluster: value.act(cluster, planned))
+    _mark(MarkKind.NOTE, value, done)
+    return done
 
 
 def landed(fault: dict[str, Any], plan: dict[str, Any]) -> str:
     """Probe: the proof that it had its effect."""
     value, planned = _read(fault, plan)
-    if not _marked(MarkKind.FAULT_STARTED):
-        raise FaultDidNotLand("it was never started")
+    if not _marked(MarkKind.NOTE):
+        raise FaultDidNotLand("the action failed, so there is no effect to look for")
     evidence = _with_cluster(lambda cluster: value.landed(cluster, planned))
     _mark(MarkKind.FAULT_LANDED, value, evidence)
     return evidence
@@ -115,7 +117,7 @@ def _with_cluster(work: Callable[[Cluster], Awaitable[T]]) -> T:
 
 
 def _end_with_the_runner() -> None:
-    """Have the kernel interrupt us, so that rollbacks are played, when the runner dies; refuse if it is dead already."""
+    """Have the kernel interrupt us, so that rollbacks are played, when the runner dies; refuse if it is dead."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
     if os.getppid() != int(os.environ[RUNNER_PID]):
         raise FaultDidNotLand("the runner is gone, so nothing is started")

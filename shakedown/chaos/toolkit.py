@@ -1,6 +1,6 @@
 """Runs an experiment in a Chaos Toolkit child: it installs signal handlers and blocks, so it cannot share our process.
 
-Nothing is reported to anybody: the version check is off, and settings of the user, which may notify or load controls, are
+Nothing is reported to anybody: the version check is off, and the user's settings (they may notify or load controls) are
 not read.
 """
 
@@ -53,7 +53,8 @@ async def run_experiment(
 
     `access` must reach the same cluster, for the child. The default hypothesis is as many Ready pods as now.
     Cancelling rolls back. Raises UsageError when safety forbids it, NotExercised for a missing capability,
-    FaultDidNotLand when there are too few targets, RollbackFailed when the world could not be put back (`shakedown recover` tries again).
+    FaultDidNotLand when there are too few targets, RollbackFailed when the world could not be put back (then
+    `shakedown recover` tries again).
     """
     plan = await fault.preview(cluster, run_id)
     (safety or Safety.from_environment()).check(fault, plan)

@@ -148,6 +148,8 @@ async def _ensure_models(venv: Path, twin_root: Path, report: Callable[[str], No
         timeout_s=MAKE_MODELS_LIMIT_S,
         env={"PYTHONPATH": str(twin_root), "VLLM_CACHE_ROOT": str(draft / "cache"), "HF_HUB_OFFLINE": "1"},
     )
+    for path in draft.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     return _publish(draft, models)
 
 

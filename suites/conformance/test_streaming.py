@@ -20,7 +20,7 @@ pytestmark = pytest.mark.smoke
 
 
 async def test_streams_are_complete_and_say_what_they_cost(vllm, open_loop, scenario):
-    """Forty answers of 64 tokens stream to their end: a token per delta, a finish reason, [DONE], and a usage that agrees."""
+    """Forty answers of 64 tokens stream to their end: no more deltas than tokens, a finish reason, [DONE], and a usage that agrees."""
     talk = Workload((TrafficClass(prompt_tokens=96, max_tokens=64),), seed=scenario.seed)
 
     async with open_loop(vllm, Poisson(rate=8, seed=scenario.seed), talk, duration_s=5) as load:
@@ -32,15 +32,16 @@ async def test_streams_are_complete_and_say_what_they_cost(vllm, open_loop, scen
     scenario.fact(
         "answers of another length than asked", [record.id for record in answered if record.completion_tokens != 64]
     )
+    # An engine may put several tokens into one delta, never one token into several.
     scenario.fact(
-        "usage that differs from the tokens that arrived",
-        [record.id for record in answered if record.completion_tokens != len(record.token_times)],
+        "answers with more deltas than tokens",
+        [record.id for record in answered if len(record.token_times) > (record.completion_tokens or 0)],
     )
     scenario.expect(fact("answers"), at_least=20)
     scenario.expect(outcome_share(Outcome.COMPLETED), at_least=1.0)
     scenario.expect(fact("streams without [DONE]"), equals=[])
     scenario.expect(fact("answers of another length than asked"), equals=[])
-    scenario.expect(fact("usage that differs from the tokens that arrived"), equals=[])
+    scenario.expect(fact("answers with more deltas than tokens"), equals=[])
     scenario.expect(percentile_ttft(95), at_most=FIRST_TOKEN_WITHIN_S)
 
 
@@ -74,9 +75,7 @@ async def test_a_bad_request_gets_400_and_harms_nobody(vllm, open_loop, scenario
 
 async def test_a_client_that_leaves_frees_its_slot(vllm, open_loop, scenario):
     """Sixteen clients hang up early in a 2,000-token answer; the engine stops generating for them."""
-    leavers = Workload(
-        (TrafficClass(prompt_tokens=64, max_tokens=2000, abandon_after_tokens=5),), seed=scenario.seed
-    )
+    leavers = Workload((TrafficClass(prompt_tokens=64, max_tokens=2000, abandon_after_tokens=5),), seed=scenario.seed)
 
     async with open_loop(vllm, Burst(16), leavers, duration_s=1) as load:
         await load.done()
@@ -86,7 +85,10 @@ async def test_a_client_that_leaves_frees_its_slot(vllm, open_loop, scenario):
         return sum(metric[REQUESTS_RUNNING] + metric[REQUESTS_WAITING] for metric in metrics)
 
     left = await wait_until(
-        "every slot of the clients that left to be free", held_slots, lambda held: held == 0, within_s=SLOT_FREED_WITHIN_S
+        "every slot of the clients that left to be free",
+        held_slots,
+        lambda held: held == 0,
+        within_s=SLOT_FREED_WITHIN_S,
     )
     scenario.fact("slots still held", left)
     scenario.expect(outcome_share(Outcome.ABANDONED), at_least=1.0)

@@ -2,7 +2,7 @@
 
 With nearly all memory given to the KV cache and a wide queue (0.95, 256 sequences), the engine admits more answers
 than it can finish: the cache fills, running answers are preempted and computed again, and their readers see the text
-stop. With a margin and a queue no wider than the cache (0.90, 24 sequences), the same burst waits at the door
+stop. With a margin and a queue no wider than the cache (0.90, 28 sequences), the same burst waits at the door
 instead, and an answer that has begun goes on.
 """
 
@@ -14,17 +14,13 @@ from shakedown.judge.records import Outcome
 from shakedown.load import Burst, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
 
-BURST = 48
-LONG_ANSWERS = TrafficClass(prompt_tokens=384, max_tokens=400)
-"""48 × 784 tokens are 37,600: more than the cache at 0.95 on an L4 (about 32,000), twice that of 24 at a time."""
+BURST = 56
+LONG_ANSWERS = TrafficClass(prompt_tokens=480, max_tokens=320)
+"""56 × 800 tokens are 44,800: more than the cache of an L4 at 0.95 (41,900). 28 × 800 fit at 0.90 (25,100)."""
 NO_STALL_LONGER_THAN_S = 1.5
 
-WIDE = Serving(
-    replicas=1, device="L4", engine_args=(("--gpu-memory-utilization", "0.95"), ("--max-num-seqs", "256"))
-)
-NARROW = Serving(
-    replicas=1, device="L4", engine_args=(("--gpu-memory-utilization", "0.90"), ("--max-num-seqs", "24"))
-)
+WIDE = Serving(replicas=1, device="L4", engine_args=(("--gpu-memory-utilization", "0.95"), ("--max-num-seqs", "256")))
+NARROW = Serving(replicas=1, device="L4", engine_args=(("--gpu-memory-utilization", "0.90"), ("--max-num-seqs", "28")))
 
 pytestmark = pytest.mark.smoke
 

@@ -8,6 +8,7 @@ import msgspec
 from shakedown.errors import HarnessError
 
 ANSWER_LIMIT_S = 5.0
+REASON_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,10 +16,12 @@ class Knobs:
     """Faults of the modelled device; as delivered, nothing is wrong. The twin's own copy is `twin.knobs.Knobs`."""
 
     step_slowdown: float = 1.0
+    """Every step takes this many times as long."""
     hang: bool = False
     device_error: bool = False
     oom: bool = False
     memory_pressure_gib: float = 0.0
+    """Device memory that somebody took since the start; steps die when utilisation left less than that."""
 
 
 async def read(url: str) -> Knobs:
@@ -35,7 +38,13 @@ async def _exchange(verb: str, url: str, body: dict[str, object] | None) -> Knob
     try:
         async with httpx.AsyncClient(timeout=ANSWER_LIMIT_S, trust_env=False) as client:
             answer = await client.request(verb, f"{url}/knobs", json=body)
-            answer.raise_for_status()
-            return msgspec.convert(answer.json(), Knobs)
-    except (httpx.HTTPError, ValueError) as error:
+    except httpx.HTTPError as error:
         raise HarnessError(f"the twin's knobs at {url} did not answer: {error or type(error).__name__}") from error
+    try:
+        content = answer.json()
+        if answer.is_success:
+            return msgspec.convert(content, Knobs)
+        reason = content["error"]
+    except (ValueError, KeyError, TypeError):
+        reason = f"HTTP {answer.status_code}, {answer.text[:REASON_CHARACTERS]!r}"
+    raise HarnessError(f"the twin's knobs at {url} refused: {reason}")

@@ -1,0 +1,103 @@
+"""Metrics are read under their names of today, summed where a sum means something."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from shakedown.engine import metrics
+from shakedown.engine.metrics import current_name, golden_families, missing_families, parse_metrics
+from shakedown.errors import UsageError
+
+CAPTURED = (Path(__file__).parent / "data" / "metrics-0.32.0.txt").read_text()
+
+
+def test_a_captured_text_reads_as_a_general_parser_reads_it() -> None:
+    expected: dict[str, float] = {}
+    for family in text_string_to_metric_families(CAPTURED):
+        for sample in family.samples:
+            if sample.name.startswith("vllm:") and not sample.name.endswith(("_bucket", "_created", "_info")):
+                expected[sample.name] = expected.get(sample.name, 0.0) + sample.value
+
+    assert {name: value for name, value in parse_metrics(CAPTURED).items() if "{" not in name} == expected
+
+
+def test_each_finish_reason_is_kept_beside_the_sum() -> None:
+    values = parse_metrics(
+        'vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 3.0\n'
+        'vllm:request_success_total{engine="1",finished_reason="stop",model_name="m"} 2.0\n'
+        'vllm:request_success_total{engine="0",finished_reason="abort",model_name="m"} 1.0\n'
+    )
+
+    assert values == {
+        "vllm:request_success_total": 6.0,
+        'vllm:request_success_total{finished_reason="stop"}': 5.0,
+        'vllm:request_success_total{finished_reason="abort"}': 1.0,
+    }
+
+
+def test_queues_of_several_engines_add_up_and_their_cache_shares_do_not() -> None:
+    values = parse_metrics(
+        'vllm:num_requests_waiting{engine="0"} 4.0\nvllm:num_requests_waiting{engine="1"} 6.0\n'
+        'vllm:kv_cache_usage_perc{engine="0"} 0.5\nvllm:kv_cache_usage_perc{engine="1"} 0.9\n'
+    )
+
+    assert values[metrics.REQUESTS_WAITING] == 10
+    assert values[metrics.KV_CACHE_USAGE] == pytest.approx(0.7)
+
+
+def test_a_histogram_is_its_sum_and_count() -> None:
+    values = parse_metrics(
+        'vllm:h_bucket{le="1.0"} 1.0\nvllm:h_bucket{le="+Inf"} 2.0\n'
+        "vllm:h_count 2.0\nvllm:h_sum 2.5\nvllm:h_created 9e9\n"
+    )
+
+    assert values == {"vllm:h_count": 2.0, "vllm:h_sum": 2.5}
+
+
+def test_an_older_engine_is_read_under_the_names_of_today() -> None:
+    values = parse_metrics(
+        'vllm:gpu_cache_usage_perc{engine="0"} 0.25\nvllm:time_per_output_token_seconds_sum{engine="0"} 1.5\n'
+    )
+
+    assert values == {metrics.KV_CACHE_USAGE: 0.25, "vllm:inter_token_latency_seconds_sum": 1.5}
+
+
+def test_a_metric_exported_under_both_names_counts_once() -> None:
+    values = parse_metrics("vllm:gpu_prefix_cache_hits_total 7.0\nvllm:prefix_cache_hits_total 7.0\n")
+
+    assert values == {metrics.PREFIX_CACHE_HITS: 7.0}
+
+
+def test_a_name_without_a_successor_stays() -> None:
+    assert current_name("vllm:num_requests_swapped") == "vllm:num_requests_swapped"
+    assert metrics.HISTORY["vllm:num_requests_swapped"].now is None
+
+
+def test_a_line_that_is_no_sample_is_an_error() -> None:
+    with pytest.raises(ValueError, match="broken"):
+        parse_metrics("vllm:num_requests_waiting broken\n")
+
+
+def test_every_metric_read_is_in_the_golden_file_and_no_old_one_is() -> None:
+    names = {line.split()[0] for line in golden_families("0.32.0")}
+
+    assert {
+        value for name, value in vars(metrics).items() if name.isupper() and str(value).startswith("vllm:")
+    } <= names
+    assert not names & metrics.HISTORY.keys()
+    assert {past.now for past in metrics.HISTORY.values() if past.now} <= names
+
+
+def test_a_family_that_changed_its_type_is_missing() -> None:
+    golden = frozenset({"vllm:a gauge", "vllm:b_total counter", "vllm:c gauge"})
+
+    assert missing_families("# TYPE vllm:a gauge\n# TYPE vllm:b_total gauge\n", golden) == {
+        "vllm:b_total counter",
+        "vllm:c gauge",
+    }
+
+
+def test_a_version_that_was_never_captured_is_said_so() -> None:
+    with pytest.raises(UsageError, match=r"vLLM 0\.1\.0 were never captured"):
+        golden_families("0.1.0")

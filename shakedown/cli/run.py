@@ -17,14 +17,16 @@ from shakedown.cluster.embedded import EmbeddedCluster
 from shakedown.cluster.embedded.build import binary
 from shakedown.engine.environment import EngineEnvironment, ensure_environment
 from shakedown.errors import UsageError
-from shakedown.evidence.bundle import RunBundle
+from shakedown.evidence.bundle import RunBundle, RunFacts
 from shakedown.evidence.publish import publish
 from shakedown.judge.verdict import ScenarioResult, Verdict
 from shakedown.process import attached
+from shakedown.process import run as run_process
 from shakedown.settings import CLUSTERS, DEFAULT_TIME_SCALE, ENGINES, PROFILES, RunSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ROOT / "suites"
+PYTEST_SOME_FAILED, PYTEST_USAGE_ERROR, BAD_USAGE = 1, 4, 4
 STYLE = {Verdict.HELD: "green", Verdict.DEVIATED: "red", Verdict.UNKNOWN: "yellow", Verdict.NOT_EXERCISED: "dim"}
 
 
@@ -141,13 +143,43 @@ async def offer_engine(cluster: EmbeddedCluster, environment: EngineEnvironment)
 async def _scenarios(settings: RunSettings, paths: list[str], prefix: list[str], bundle: RunBundle) -> int:
     settings_file = bundle.root / "settings.json"
     settings.save(settings_file)
-    argv = [*prefix, *pytest_command(settings, paths, settings_file)]
-    status = await attached(argv, env={"PYTHONPATH": str(ROOT)})
-    results = publish(bundle.root)
+    bundle.write_facts(
+        RunFacts(
+            run_id=bundle.root.name,
+            started_at=time.time(),
+            command=tuple(sys.argv),
+            git_revision=await git_revision(),
+            seed=settings.seed,
+            profile=settings.profile,
+            time_scale=settings.time_scale,
+            engine=settings.engine,
+            engine_version=settings.engine_version,
+        )
+    )
+    status = await attached([*prefix, *pytest_command(settings, paths, settings_file)], env={"PYTHONPATH": str(ROOT)})
+    results = bundle.results()
+    exit_code = exit_code_of(status, results)
+    bundle.write_facts(replace(bundle.facts(), ended_at=time.time(), exit_code=exit_code))
+    publish(bundle.root)
     _print_verdicts(results, bundle.root)
-    if not results and status:
-        return Verdict.UNKNOWN.exit_code
-    return Verdict.worst(result.verdict for result in results).exit_code
+    return exit_code
+
+
+def exit_code_of(pytest_status: int, results: tuple[ScenarioResult, ...]) -> int:
+    """By the verdicts; a harness that broke beside them makes what held unknown, and a wrong option stays one."""
+    if pytest_status == PYTEST_USAGE_ERROR and not results:
+        return BAD_USAGE
+    worst = Verdict.worst(result.verdict for result in results)
+    broke = pytest_status not in (0, PYTEST_SOME_FAILED)
+    return Verdict.UNKNOWN.exit_code if broke and worst is Verdict.HELD else worst.exit_code
+
+
+async def git_revision() -> str | None:
+    """Of the checkout that runs; None for an installed package."""
+    if not (ROOT / ".git").exists():
+        return None
+    completed = await run_process(["git", "-C", ROOT, "rev-parse", "HEAD"], timeout_s=10, check=False)
+    return completed.stdout.strip() or None
 
 
 def pytest_command(settings: RunSettings, paths: list[str], settings_file: Path) -> list[str]:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.smoke
 
 
 async def test_health_and_models_answer_as_the_probes_assume(vllm, scenario):
-    """/health is 200 with an empty body, and /v1/models lists the model under the name that clients use, on every pod."""
+    """On every pod /health is 200 and /v1/models lists the model under the name that clients use."""
     async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
         urls = await vllm.engine_urls()
         health = [(await client.get(f"{url}/health")).status_code for url in urls.values()]

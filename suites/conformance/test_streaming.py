@@ -20,7 +20,7 @@ pytestmark = pytest.mark.smoke
 
 
 async def test_streams_are_complete_and_say_what_they_cost(vllm, open_loop, scenario):
-    """Forty answers of 64 tokens stream to their end: no more deltas than tokens, a finish reason, [DONE], and a usage that agrees."""
+    """Answers of 64 tokens stream to their end: no more deltas than tokens, [DONE], and a usage that agrees."""
     talk = Workload((TrafficClass(prompt_tokens=96, max_tokens=64),), seed=scenario.seed)
 
     async with open_loop(vllm, Poisson(rate=8, seed=scenario.seed), talk, duration_s=5) as load:

@@ -10,7 +10,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -118,9 +118,19 @@ def _with_cluster(work: Callable[[Cluster], Awaitable[T]]) -> T:
 
 def _end_with_the_runner() -> None:
     """Have the kernel interrupt us, so that rollbacks are played, when the runner dies; refuse if it is dead."""
+    signal.signal(signal.SIGINT, _interrupt_once)
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
     if os.getppid() != int(os.environ[RUNNER_PID]):
         raise FaultDidNotLand("the runner is gone, so nothing is started")
+
+
+def _interrupt_once(_signal: int, _frame: object) -> NoReturn:
+    """End the method, and let nothing end the rollbacks.
+
+    The kernel tells of the runner's death once for each of its threads, so a second interrupt is not a second wish.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _mark(kind: MarkKind, fault: AnyFault, text: str = "") -> None:

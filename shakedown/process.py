@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 from shakedown.errors import CommandFailed, MissingPrerequisite
 
 OUTPUT_TAIL_CHARACTERS = 4000
+PR_SET_PDEATHSIG = 1
+"""linux/prctl.h"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,45 +72,48 @@ async def run(
     return completed
 
 
-def spawn(
-    argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> int:
+def spawn(argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> int:
     """Start a daemon in a session of its own, its output appended to `log`; return its pid."""
     words = [str(word) for word in argv]
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as sink:
+    with log.open("ab") as sink, Path(os.devnull).open("rb") as nothing:
+        streams = ((nothing, 0), (sink, 1), (sink, 2))
         try:
-            child = subprocess.Popen(
+            return os.posix_spawnp(
+                words[0],
                 words,
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-                cwd=cwd,
-                start_new_session=True,
+                {**os.environ, **(env or {})},
+                file_actions=[(os.POSIX_SPAWN_DUP2, stream.fileno(), number) for stream, number in streams],
+                setsid=True,
             )
         except FileNotFoundError as error:
             raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
-    return child.pid
 
 
 async def attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> int:
     """Run a command on our own terminal and return its exit status.
 
     The child shares our process group, so Ctrl-C reaches it; we wait for it to put things back instead of dying first.
+    If we are killed, it is interrupted all the same.
     """
     words = [str(word) for word in argv]
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     try:
-        child = await asyncio.create_subprocess_exec(*words, env={**os.environ, **(env or {})})
-        loop.add_signal_handler(signal.SIGTERM, child.terminate)
+        child = await asyncio.create_subprocess_exec(
+            *words, env={**os.environ, **(env or {})}, preexec_fn=_interrupt_when_parent_dies
+        )
+        loop.add_signal_handler(signal.SIGTERM, child.send_signal, signal.SIGINT)
         return await child.wait()
     except FileNotFoundError as error:
         raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _interrupt_when_parent_dies() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
 
 
 async def _end(child: asyncio.subprocess.Process, grace_s: float) -> None:

@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from shakedown.cli.guardian import watch_over
 from shakedown.cli.progress import Progress
 from shakedown.cluster import embedded
 from shakedown.cluster.embedded import EmbeddedCluster
@@ -113,6 +114,8 @@ async def _run(settings: RunSettings, paths: list[str], *, keep: bool, dry_run: 
     if settings.cluster != "embedded":
         return await _scenarios(settings, paths, [], bundle)
     found = await embedded.find(settings.cluster_name)
+    if found is None and not keep:
+        watch_over(settings.cluster_name, bundle.root / "guardian.log")
     try:
         cluster = await prepare_embedded(settings, progress)
         settings = replace(settings, kubeconfig=str(cluster.kubeconfig), kubectl=(str(cluster.multicall), "kubectl"))

@@ -9,7 +9,7 @@ import msgspec
 
 from shakedown.errors import UsageError
 
-CLUSTERS = ("embedded", "kind", "current")
+CLUSTERS = ("embedded", "current")
 ENGINES = ("twin", "cpu", "gpu")
 PROFILES = ("smoke", "nightly", "certify")
 DEFAULT_TIME_SCALE = {"smoke": 0.2, "nightly": 0.2, "certify": 1.0}

@@ -12,7 +12,7 @@ def require_root() -> None:
     if os.geteuid() != 0:
         raise MissingPrerequisite(
             "the embedded cluster makes network namespaces, mounts and cgroups, which needs root; "
-            "run the same command with sudo, or choose --cluster kind or --cluster current"
+            "run the same command with sudo, or choose --cluster current"
         )
 
 

@@ -27,12 +27,13 @@ pytestmark = pytest.mark.smoke
 
 @pytest.mark.serving(WIDE)
 async def test_a_burst_at_095_fills_the_cache_and_preempts(vllm, open_loop, scenario):
-    """At 0.95 with a wide queue the burst drives KV use to the top and preempts running answers."""
+    """At 0.95 with a wide queue the burst drives KV use to the top and preempts running answers, whose text stands still."""
     async with open_loop(vllm, Burst(BURST), Workload((LONG_ANSWERS,), seed=scenario.seed), duration_s=1) as load:
         await load.done()
 
     scenario.expect(peak(KV_CACHE_USAGE), at_least=0.96)
     scenario.expect(increase(PREEMPTIONS), at_least=1)
+    scenario.expect(longest_gap(99), at_least=NO_STALL_LONGER_THAN_S)
     scenario.expect(outcome_share(Outcome.COMPLETED), at_least=1.0)
 
 

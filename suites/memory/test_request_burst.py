@@ -27,7 +27,7 @@ pytestmark = pytest.mark.smoke
 
 @pytest.mark.serving(WIDE)
 async def test_a_burst_at_095_fills_the_cache_and_preempts(vllm, open_loop, scenario):
-    """At 0.95 with a wide queue the burst drives KV use to the top and preempts running answers, whose text stands still."""
+    """At 0.95 with a wide queue the burst fills the cache and preempts running answers: their text stands still."""
     async with open_loop(vllm, Burst(BURST), Workload((LONG_ANSWERS,), seed=scenario.seed), duration_s=1) as load:
         await load.done()
 

@@ -6,8 +6,14 @@ if [ -z "$UV" ]; then
   bootstrap="${SHAKEDOWN_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/shakedown}/bootstrap-uv-$UV_VERSION"
   UV="$bootstrap/bin/uv"
   if [ ! -x "$UV" ]; then
-    python=$(command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3 || true)
-    if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    python=""
+    for candidate in python3 python3.13 python3.12 python3.11; do  # a name on PATH may be a shim that runs nothing
+      if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        python=$candidate
+        break
+      fi
+    done
+    if [ -z "$python" ]; then
       echo "shakedown: needs Python 3.11 or newer on PATH; install it (Debian 12: apt-get install python3 python3-venv)" >&2
       exit 4
     fi

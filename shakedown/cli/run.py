@@ -14,6 +14,7 @@ from rich.table import Table
 from shakedown.cli.guardian import watch_over
 from shakedown.cli.progress import Progress
 from shakedown.cluster import embedded
+from shakedown.cluster.api import Cluster
 from shakedown.cluster.embedded import EmbeddedCluster
 from shakedown.cluster.embedded.build import binary
 from shakedown.engine.environment import EngineEnvironment, ensure_environment
@@ -23,10 +24,13 @@ from shakedown.evidence.publish import publish
 from shakedown.judge.verdict import ScenarioResult, Verdict
 from shakedown.process import attached
 from shakedown.process import run as run_process
+from shakedown.serving.configuration import scale_probes
+from shakedown.serving.rendering import base_container
 from shakedown.settings import CLUSTERS, DEFAULT_TIME_SCALE, ENGINES, PROFILES, RunSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ROOT / "suites"
+PLAIN_WIDTH = 150
 PYTEST_SOME_FAILED, PYTEST_USAGE_ERROR, BAD_USAGE = 1, 4, 4
 STYLE = {Verdict.HELD: "green", Verdict.DEVIATED: "red", Verdict.UNKNOWN: "yellow", Verdict.NOT_EXERCISED: "dim"}
 
@@ -83,7 +87,9 @@ def build_settings(reports: Path, name: str, options: dict[str, str | float | Pa
             raise UsageError(f"the kubeconfig {given['kubeconfig']} cannot be read")
     given.setdefault("time_scale", DEFAULT_TIME_SCALE[str(given["profile"])] if given["engine"] != "gpu" else 1.0)
     run_dir = reports / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    return RunSettings(run_dir=str(run_dir.absolute()), cluster_name=name, **given)  # type: ignore[arg-type]
+    settings = RunSettings(run_dir=str(run_dir.absolute()), cluster_name=name, **given)  # type: ignore[arg-type]
+    scale_probes(base_container(), settings)  # refuses a scale that would leave a probe with half a second
+    return settings
 
 
 def scenario_paths(selection: tuple[str, ...], suites: Path | None) -> list[str]:
@@ -110,6 +116,8 @@ async def _run(settings: RunSettings, paths: list[str], *, keep: bool, dry_run: 
     progress = Progress()
     if dry_run:
         return await _dry_run(settings, paths, progress)
+    if settings.cluster != "embedded":
+        await require_answer(settings)
     bundle = RunBundle.create(Path(settings.run_dir))
     if settings.cluster != "embedded":
         return await _scenarios(settings, paths, [], bundle)
@@ -123,6 +131,13 @@ async def _run(settings: RunSettings, paths: list[str], *, keep: bool, dry_run: 
     finally:
         if found is None and not keep:
             await embedded.down(settings.cluster_name, progress.line)
+
+
+async def require_answer(settings: RunSettings) -> None:
+    """Raises UsageError or ClusterUnreachable before anything is written for a cluster that cannot be used."""
+    kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
+    async with await Cluster.connect(kubeconfig, settings.context) as cluster:
+        await cluster.version()
 
 
 async def prepare_embedded(settings: RunSettings, progress: Progress) -> EmbeddedCluster:
@@ -211,6 +226,8 @@ async def _dry_run(settings: RunSettings, paths: list[str], progress: Progress) 
 
 def _print_verdicts(results: tuple[ScenarioResult, ...], root: Path) -> None:
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
     table = Table("scenario", "verdict", "why", title="Verdicts", title_justify="left", expand=False)
     for result in results:
         verdict = f"[{STYLE[result.verdict]}]{result.verdict.value}[/]"

@@ -299,7 +299,8 @@ class Cluster:
 
 def _service_account_configuration(kubeconfig: Path | None, problem: Exception) -> Configuration:
     if kubeconfig is not None:
-        raise UsageError(f"the kubeconfig {kubeconfig} cannot be used: {problem}") from problem
+        why = problem if isinstance(problem, (ConfigException, OSError)) else "it is not a kubeconfig"
+        raise UsageError(f"the kubeconfig {kubeconfig} cannot be used: {why}") from problem
     configuration = Configuration()
     try:
         load_incluster_config(client_configuration=configuration)

@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from shakedown.cluster.objects import Manifest
 from shakedown.errors import CommandFailed, SetupError
 from shakedown.process import run
+from shakedown.serving.configuration import engine_container
 
 RENDER_LIMIT_S = 30.0
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
@@ -36,3 +38,8 @@ def vllm_overlay(engine: str) -> Path:
 
 def vllm_base() -> Path:
     return MANIFESTS / "vllm" / "base"
+
+
+def base_container() -> dict[str, Any]:
+    """The engine's container as the base has it, read without kubectl."""
+    return engine_container(yaml.safe_load((vllm_base() / "deployment.yaml").read_text()))

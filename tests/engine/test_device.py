@@ -7,7 +7,7 @@ from shakedown.engine.twin.device import DeviceModel, DeviceOutOfMemory
 
 LLAMA_8B_PARAMETERS = 8_030_261_248
 KV_BYTES = 2 * 32 * 8 * 128 * 2
-CALIBRATION_ERROR = 0.10
+CALIBRATION_ERROR = 0.06
 """What the step time may be off a published measurement."""
 
 

@@ -107,7 +107,7 @@ class TwinExecutor(Executor):  # type: ignore[misc]
             raise RuntimeError(
                 f"CUDA out of memory occurred when warming up sampler with {sequences} dummy requests. Please try "
                 "lowering `max_num_seqs` or `gpu_memory_utilization` when initializing the engine."
-            ) from error
+            ) from torch.OutOfMemoryError(str(error))
         return release.warm_up_result()
 
     def _rpc_get_supported_tasks(self) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def _as_cuda(attempt: Callable[[], None]) -> None:
     try:
         attempt()
     except DeviceOutOfMemory as error:
-        raise torch.OutOfMemoryError(str(error)) from error
+        raise torch.OutOfMemoryError(str(error)) from None
 
 
 def _gib_from(variable: str) -> int:

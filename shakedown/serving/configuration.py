@@ -27,6 +27,8 @@ class Serving:
     """Device profile of the twin; on real GPUs the node decides."""
     weights_load_s: float | None = None
     """Seconds from process start until the weights are loaded, at time scale 1. Only the twin can be told."""
+    pool: str = ""
+    """Tells deployments apart that are equal otherwise, such as an interactive and a batch pool."""
     becomes_ready: bool = True
     """False for a configuration whose point is that it never gets Ready."""
 

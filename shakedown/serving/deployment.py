@@ -3,6 +3,7 @@
 import copy
 from dataclasses import dataclass
 
+from shakedown.clock import SYSTEM_CLOCK
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.objects import Deployment, Manifest, Pod
 from shakedown.errors import ClusterUnreachable, ManifestRejected, SetupError
@@ -67,6 +68,7 @@ class ServingDeployment:
         self.model = flag_value(args, "--served-model-name") or flag_value(args, "--model") or ""
         self.port = int(flag_value(args, "--port") or 8000)
         self.startup_budget_s = startup_budget_s(container)
+        self.service_host = f"{only(rendered.manifests, 'Service')['metadata']['name']}.{self.namespace}.svc"
         self.url = settings.service_url or f"http://{service_ip}:{self.port}"
 
     def __str__(self) -> str:
@@ -150,6 +152,12 @@ class ServingDeployment:
         except ManifestRejected:
             return " (and that log is gone)"
         return f"; it ends with:\n{log.strip()}"
+
+    async def restart(self) -> None:
+        """Begin a rolling update to the same spec, as `kubectl rollout restart` does."""
+        stamp = {"kubectl.kubernetes.io/restartedAt": str(SYSTEM_CLOCK.now())}
+        body = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
+        await self.cluster.patch("apps/v1", "Deployment", self.namespace, self.name, body)
 
     async def restore(self, within_s: float | None = None) -> Deployment:
         """Apply the rendered manifests again and wait for the rollout."""

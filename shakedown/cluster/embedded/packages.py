@@ -46,6 +46,7 @@ NEEDS = (
     Need("portmap", "containernetworking-plugins", cni_plugin=True),
     Need("iptables", "iptables"),
     Need("conntrack", "conntrack"),
+    Need("nginx", "nginx-light"),
     Need("ip", "iproute2"),
     Need("nsenter", "util-linux"),
     Need("unshare", "util-linux"),

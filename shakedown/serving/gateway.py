@@ -1,0 +1,71 @@
+"""The gateway in front of two pools: rendered with the pools' addresses, deployed, and handed out as a URL."""
+
+import copy
+from dataclasses import dataclass
+
+from shakedown.cluster.api import Cluster
+from shakedown.cluster.objects import Manifest
+from shakedown.errors import ClusterUnreachable
+from shakedown.serving.configuration import only
+from shakedown.serving.deployment import ServingDeployment, remove_namespace
+from shakedown.serving.reach import await_answer
+from shakedown.serving.rendering import MANIFESTS, render
+from shakedown.settings import RunSettings
+from shakedown.waiting import wait_until
+
+NAMESPACE = "llm-gateway"
+ROLLOUT_LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """A live gateway."""
+
+    cluster: Cluster
+    url: str
+
+    async def remove(self) -> None:
+        await remove_namespace(self.cluster, NAMESPACE)
+
+
+async def deploy_gateway(interactive: ServingDeployment, batch: ServingDeployment, settings: RunSettings) -> Gateway:
+    """Deploy the gateway before the two pools and wait until it serves."""
+    cluster = interactive.cluster
+    hosted = settings.engine in ("twin", "cpu")
+    folder = "overlays/hosted" if hosted else "base"
+    manifests = routed(
+        await render(MANIFESTS / "gateway" / folder, settings.kubectl), interactive=interactive, batch=batch
+    )
+    applied = await cluster.apply(manifests)
+    deployment = only(applied, "Deployment")["metadata"]["name"]
+    await wait_until(
+        "the rollout of the gateway",
+        lambda: cluster.deployment(NAMESPACE, deployment),
+        lambda seen: seen.rolled_out,
+        within_s=ROLLOUT_LIMIT_S,
+        tolerate=(ClusterUnreachable,),
+    )
+    service = only(applied, "Service")["spec"]
+    url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
+    await await_answer(f"{url}/gateway-health")
+    return Gateway(cluster=cluster, url=url)
+
+
+def routed(manifests: list[Manifest], *, interactive: ServingDeployment, batch: ServingDeployment) -> list[Manifest]:
+    """The gateway's manifests in a namespace of their own, its upstreams set to the pools' Services."""
+    addresses = {"INTERACTIVE_POOL": interactive.service_host, "BATCH_POOL": batch.service_host}
+    result: list[Manifest] = [
+        {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": NAMESPACE, "labels": {"app.kubernetes.io/managed-by": "shakedown"}},
+        }
+    ]
+    for manifest in copy.deepcopy(manifests):
+        manifest["metadata"]["namespace"] = NAMESPACE
+        for key, text in manifest.get("data", {}).items():
+            for word, host in addresses.items():
+                text = text.replace(word, host)
+            manifest["data"][key] = text
+        result.append(manifest)
+    return result

@@ -67,6 +67,8 @@ def landed(fault: dict[str, Any], plan: dict[str, Any]) -> str:
         raise FaultDidNotLand("the action failed, so there is no effect to look for")
     evidence = _with_cluster(lambda cluster: value.landed(cluster, planned))
     _mark(MarkKind.FAULT_LANDED, value, evidence)
+    if not value.duration_s:
+        _mark(MarkKind.FAULT_ENDED, value, "it was over at once")
     return evidence
 
 

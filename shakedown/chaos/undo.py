@@ -160,11 +160,15 @@ class ReleaseKnobs(msgspec.Struct, frozen=True, kw_only=True, tag="release-knobs
         seen = await wait_until(
             f"an answer of the fault knobs of pod {self.name} at {self.url}",
             observe,
-            lambda now: now is None or (now.hang == self.hang and now.step_slowdown == self.step_slowdown),
+            lambda now: now is None or self._holds(now),
             within_s=KNOBS_ANSWER_WITHIN_S,
             tolerate=(httpx.HTTPError, OSError, HarnessError),
         )
         return f"Pod {self.name} is gone, and its knobs with it" if seen is None else f"knobs of {self.name}: {seen}"
+
+    def _holds(self, now: knobs.Knobs) -> bool:
+        ours = (self.step_slowdown, self.hang, self.device_error, self.oom)
+        return (now.step_slowdown, now.hang, now.device_error, now.oom) == ours
 
 
 class ContinueProcess(msgspec.Struct, frozen=True, kw_only=True, tag="continue-process"):

@@ -17,7 +17,7 @@ from shakedown.serving.configuration import Serving
 BATCH_JOB = 160
 PEOPLE_PER_S = 1.5
 PEOPLE_WAIT_AT_MOST_S = 1.5
-"""p95 to the first word. An idle engine needs 0.1 s; engines of the embedded cluster share two cores with each other."""
+"""p95 to the first word; an idle engine needs 0.1 s, and engines of the embedded cluster share two cores."""
 
 SLOTS = ("--max-num-seqs", "16")
 FIRST_COME = Serving(replicas=1, engine_args=(SLOTS,))

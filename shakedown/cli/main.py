@@ -25,7 +25,6 @@ MODULES = {
     "recover": "chaos",
     "judge": "report",
     "report": "report",
-    "compare": "report",
 }
 
 

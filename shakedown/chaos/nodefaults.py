@@ -74,7 +74,8 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
         for node in plan.victims:
             pods += await self._evictable(cluster, node)
         undo = tuple(Uncordon(node=victim.name, run_id=run_id) for victim in plan.victims)
-        return msgspec.structs.replace(plan, victims=(*plan.victims, *pods), undo=undo)
+        spared = await _spared(cluster, self.target, plan)
+        return msgspec.structs.replace(plan, victims=(*plan.victims, *pods), bystanders=spared, undo=undo)
 
     async def _evictable(self, cluster: Cluster, node: Victim) -> list[Victim]:
         namespace = None if self.whole_node else self.target.namespace
@@ -113,11 +114,13 @@ class Taint(msgspec.Struct, frozen=True, kw_only=True, tag="taint"):
     async def preview(self, cluster: Cluster, run_id: str) -> Plan:
         plan = await node_plan(cluster, self.target, run_id)
         undo = tuple(RemoveTaint(node=victim.name, key=TAINT_KEY) for victim in plan.victims)
-        return msgspec.structs.replace(plan, victims=(*plan.victims, *await self._leaving(cluster, plan)), undo=undo)
+        if self.effect != "NoExecute":
+            return msgspec.structs.replace(plan, undo=undo)
+        spared = await _spared(cluster, self.target, plan)
+        victims = (*plan.victims, *await self._leaving(cluster, plan))
+        return msgspec.structs.replace(plan, victims=victims, bystanders=spared, undo=undo)
 
     async def _leaving(self, cluster: Cluster, plan: Plan) -> list[Victim]:
-        if self.effect != "NoExecute":
-            return []
         names = {victim.name for victim in plan.victims}
         items = await cluster.list_objects("v1", "Pod")
         return [pod_victim(i) for i in items if i["spec"].get("nodeName") in names and not _tolerates(i, self.effect)]
@@ -238,6 +241,13 @@ async def pods_left(cluster: Cluster, plan: Plan, within_s: float) -> None:
         return [item["metadata"]["name"] for item in items if item["metadata"]["uid"] in uids]
 
     await landing("departure of the pods", observe, lambda left: not left, within_s)
+
+
+async def _spared(cluster: Cluster, target: Target, plan: Plan) -> int:
+    """What stays unharmed when nodes are emptied: other nodes, and replicas on them."""
+    emptied = {victim.name for victim in plan.victims}
+    elsewhere = sum(pod.node not in emptied for pod in await ready_pods(cluster, target))
+    return min(plan.bystanders, elsewhere)
 
 
 def _nodes(plan: Plan) -> tuple[Victim, ...]:

@@ -19,7 +19,7 @@ from shakedown.chaos.experiment import SteadyState, experiment
 from shakedown.chaos.faults import FAULTS, AnyFault, build
 from shakedown.chaos.toolkit import as_many_ready_as_now
 from shakedown.cluster import embedded
-from shakedown.cluster.api import Cluster
+from shakedown.cluster.api import ApiRefusal, Cluster
 from shakedown.errors import UsageError
 from shakedown.judge.records import Mark
 from shakedown.judge.verdict import Verdict
@@ -249,7 +249,14 @@ def _say(order: _Order, journal: Journal, left: tuple[str, ...]) -> int:
 
 async def _recover(access: Access, namespace: str | None, *, force: bool, as_json: bool) -> int:
     async with await access.connect() as cluster:
-        outcomes = await (await Ledger.of(cluster)).recover(namespace, force=force)
+        try:
+            outcomes = await (await Ledger.of(cluster)).recover(namespace, force=force)
+        except ApiRefusal as refusal:
+            if refusal.status == 403 and namespace is None:
+                raise UsageError(
+                    f"not allowed to look at every namespace; say --namespace NAME ({refusal})"
+                ) from refusal
+            raise
     if as_json:
         plain = [{"entry": o.entry.id, "fault": o.entry.fault, "done": o.done, "text": o.text} for o in outcomes]
         click.echo(_pretty({"entries": plain}))

@@ -117,6 +117,15 @@ async def test_a_drain_spares_daemonsets_and_other_namespaces(fake: FakeKubernet
     assert {victim.namespace for victim in whole.victims} == {None, "serving"}
 
 
+async def test_a_drain_of_the_node_that_carries_every_replica_spares_nothing(
+    fake: FakeKubernetes, cluster: Cluster
+) -> None:
+    assert (await Drain(target=ONE, duration_s=1).preview(cluster, RUN)).bystanders == 1
+    fake.get("pods", "engine-b")["spec"]["nodeName"] = "node-1"
+    assert (await Drain(target=ONE, duration_s=1).preview(cluster, RUN)).bystanders == 0
+    assert (await Cordon(target=ONE, duration_s=1).preview(cluster, RUN)).bystanders == 1
+
+
 async def test_a_drain_that_loses_data_must_be_asked_for(fake: FakeKubernetes, cluster: Cluster) -> None:
     fake.add_pod("cache", "node-1", volumes=[{"name": "scratch", "emptyDir": {}}])
     fake.add_pod("shm", "node-1", volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}])

@@ -31,6 +31,9 @@ DEVICES = {
         _profile("H200", 139.81, 4800, 989, "NVIDIA H200 data sheet (SXM); memory as reported by the driver"),
         _profile("L40S", 44.42, 864, 362, "NVIDIA L40S data sheet; memory as reported by the driver"),
         _profile("L4", 22.04, 300, 121, "NVIDIA L4 data sheet; memory as reported by the driver"),
+        _profile("RTX3090", 23.58, 936, 71, "NVIDIA RTX 3090 data sheet; memory as reported by the driver"),
+        _profile("RTX4060", 8.0, 272, 60, "NVIDIA RTX 4060 data sheet; memory as reported by the driver"),
+        _profile("A40", 44.99, 696, 150, "NVIDIA A40 data sheet; memory as reported by the driver"),
         _profile("T4", 14.56, 320, 65, "NVIDIA T4 data sheet (FP16); memory as reported by the driver"),
     )
 }

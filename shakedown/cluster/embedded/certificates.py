@@ -71,7 +71,7 @@ class Authority:
 
 
 def signing_key() -> bytes:
-    """A private key (PEM) that signs service account tokens; the API server takes its public half from the same file."""
+    """A private key (PEM) that signs service account tokens; the API server takes its public half from the same."""
     return private_pem(ec.generate_private_key(ec.SECP256R1()))
 
 

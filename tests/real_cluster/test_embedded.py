@@ -1,10 +1,12 @@
 """The embedded cluster is a real one: nodes, pods, Services, DNS, GPUs, and it takes the manifests of users."""
 
 import json
+from pathlib import Path
 
 import yaml
 
 from shakedown.cluster.embedded import EmbeddedCluster
+from shakedown.process import run
 from shakedown.serving.rendering import MANIFESTS
 from shakedown.waiting import wait_until
 from tests.real_cluster.conftest import Kubectl
@@ -95,3 +97,15 @@ async def test_the_api_server_accepts_every_overlay_and_the_rbac(kubectl: Kubect
         accepted = await kubectl("apply", "--dry-run=server", "-k", str(overlay))
         assert "deployment.apps/vllm-llama3-deployment created (server dry run)" in accepted
     await kubectl("delete", "namespace", "llm-serving", "--wait=false")
+
+
+async def test_what_is_offered_under_a_name_can_be_replaced(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+    for content in ("first", "second", "second"):
+        folder = tmp_path / content
+        folder.mkdir(exist_ok=True)
+        (folder / "content").write_text(content)
+        await cluster.offer("test-folder", folder)
+
+        for node in cluster.nodes:
+            seen = await run(cluster.enter_node(node.name, ["cat", "/srv/shakedown/test-folder/content"]), timeout_s=10)
+            assert seen.stdout == content

@@ -104,8 +104,8 @@ class EmbeddedCluster:
     async def offer(self, name: str, source: Path) -> None:
         """Show the directory `source` of this machine on every node, read-only, at /srv/shakedown/NAME.
 
-        Works on a running cluster; a name that is offered already stays as it is. Raises UsageError for what is not a
-        directory, or lies where nodes have directories of their own.
+        Works on a running cluster; another directory under a name replaces the one before for pods that start from then
+        on. Raises UsageError for what is not a directory, or lies where nodes have directories of their own.
         """
         origin = source.resolve()
         if not origin.is_dir():

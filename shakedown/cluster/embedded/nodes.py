@@ -58,7 +58,10 @@ exec "$hold"
 _OFFER = """
 set -e
 mkdir -p "$2"
-mountpoint -q "$2" && exit 0
+if mountpoint -q "$2"; then
+  [ "$(stat -c %d:%i "$1")" = "$(stat -c %d:%i "$2")" ] && exit 0
+  umount -l "$2"
+fi
 mount --bind "$1" "$2"
 mount -o remount,bind,ro "$2"
 """

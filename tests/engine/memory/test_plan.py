@@ -108,7 +108,7 @@ def test_invalid_is_told_from_does_not_fit() -> None:
 
 
 def test_following_a_suggestion_makes_it_fit() -> None:
-    demand = {"layers": 32, "kv_heads": 8, "head_dim": 128, "kv_gib": 2.89, "max_model_len": 29000}
+    demand: dict[str, Any] = {"layers": 32, "kv_heads": 8, "head_dim": 128, "kv_gib": 2.89, "max_model_len": 29000}
 
     found = answer(Demand(**demand))
     length = int(found.suggestions[0].split()[1].rstrip(":"))

@@ -14,6 +14,7 @@ PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 PROBE_TIMES = ("initialDelaySeconds", "periodSeconds")
 LOAD_TIME_VARIABLE = "SHAKEDOWN_TWIN_LOAD_S"
 DEVICE_VARIABLE = "SHAKEDOWN_TWIN_DEVICE"
+TENANT_VARIABLE = "SHAKEDOWN_TWIN_OTHER_TENANT_GIB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,10 @@ class Serving:
     """Device profile of the twin; on real GPUs the node decides."""
     weights_load_s: float | None = None
     """Seconds from process start until the weights are loaded, at time scale 1. Only the twin can be told."""
+    other_tenant_gib: float = 0.0
+    """Device memory that somebody else holds. Only the twin can be told."""
+    memory_limit: str | None = None
+    """Of the container (host memory), such as "512Mi"."""
     pool: str = ""
     """Tells deployments apart that are equal otherwise, such as an interactive and a batch pool."""
     becomes_ready: bool = True
@@ -60,6 +65,9 @@ def configured(manifests: Sequence[Manifest], serving: Serving, settings: RunSet
     container = engine_container(deployment)
     for flag, value in serving.engine_args:
         set_flag(container["args"], flag, value)
+    if serving.memory_limit is not None:
+        container["resources"]["requests"]["memory"] = serving.memory_limit
+        container["resources"]["limits"]["memory"] = serving.memory_limit
     if settings.engine == "twin":
         _tell_twin(container, serving, settings)
     scale_probes(container, settings)
@@ -139,6 +147,8 @@ def _move(manifest: Manifest, namespace: str) -> None:
 def _tell_twin(container: dict[str, Any], serving: Serving, settings: RunSettings) -> None:
     if serving.device is not None:
         _set_env(container, DEVICE_VARIABLE, serving.device)
+    if serving.other_tenant_gib:
+        _set_env(container, TENANT_VARIABLE, f"{serving.other_tenant_gib:g}")
     if serving.weights_load_s is not None:
         _set_env(container, LOAD_TIME_VARIABLE, f"{serving.weights_load_s * settings.time_scale:g}")
 

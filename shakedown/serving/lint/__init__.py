@@ -1,0 +1,1 @@
+"""Known misconfigurations of a vLLM deployment, found in its files before they hurt."""

@@ -54,8 +54,9 @@ class Engine:
     def number(self, flag: str, default: float | None = None) -> float | None:
         """A flag's number; "32k" is read as vLLM does."""
         value = self.flags.get(flag, "")
-        factor = UNITS.get(value[-1:], 1)
-        return number(value[:-1], default) if False else _scaled(value, factor, default)
+        factor = UNITS.get(value[-1:])
+        found = number(value[:-1] if factor else value)
+        return default if found is None else found * (factor or 1)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -112,11 +113,6 @@ def gpus_of(container: Mapping[str, Any]) -> int | None:
             if text(resource).endswith(("/gpu", ".com/gpu.shared")) and number(count) is not None:
                 return int(number(count) or 0)
     return None
-
-
-def _scaled(value: str, factor: float, default: float | None) -> float | None:
-    found = number(value[:-1] if factor != 1 else value)
-    return default if found is None else found * factor
 
 
 def _words(container: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,93 @@
+"""What stands before the engine, whether nginx says it or an Ingress: one route with the settings that matter."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from shakedown.serving.lint.nginx_syntax import Block, seconds
+from shakedown.serving.lint.tree import at, labels_of, mappings, text
+from shakedown.serving.lint.world import Item, NginxFile, Place, World
+
+NGINX_READ_TIMEOUT_S = 60.0
+NGINX_KEEPALIVE_S = 60.0
+ANNOTATION = "nginx.ingress.kubernetes.io/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Route:
+    """One way through a gateway to a backend, with defaults filled in."""
+
+    place: Place
+    buffered: bool
+    read_timeout_s: float
+    read_timeout_given: bool
+    retries: tuple[str, ...]
+    """The words of proxy_next_upstream."""
+    ignores_abort: bool = False
+
+
+def routes(world: World) -> Iterator[Route]:
+    """All routes of nginx files and of Ingresses for ingress-nginx."""
+    for file in world.nginx:
+        for block in proxying(file):
+            yield _of_block(file, block)
+    for item in world.of("Ingress"):
+        if _for_nginx(item):
+            yield _of_ingress(item)
+
+
+def proxying(file: NginxFile) -> Iterator[Block]:
+    """Blocks that hand requests on over HTTP."""
+    return (block for block in file.root.walk() if block.here("proxy_pass"))
+
+
+def place_of(file: NginxFile, block: Block) -> Place:
+    prefix = "" if file.place.object == "nginx" else f"{file.place.object}, "
+    return Place(file.place.file, f"{prefix}{block.path}")
+
+
+def upstreams(file: NginxFile) -> dict[str, Block]:
+    return {block.words[1]: block for block in file.root.walk() if block.name == "upstream" and len(block.words) > 1}
+
+
+def keepalive_s(upstream: Block) -> float | None:
+    """How long nginx keeps idle connections to an upstream; None if it keeps none."""
+    if not upstream.here("keepalive"):
+        return None
+    return seconds(upstream.value("keepalive_timeout", f"{NGINX_KEEPALIVE_S:g}s"))
+
+
+def _of_block(file: NginxFile, block: Block) -> Route:
+    return Route(
+        place=place_of(file, block),
+        buffered=block.value("proxy_buffering", "on") != "off",
+        read_timeout_s=seconds(block.value("proxy_read_timeout", "")) or NGINX_READ_TIMEOUT_S,
+        read_timeout_given=bool(block.effective("proxy_read_timeout")),
+        retries=tuple(block.value("proxy_next_upstream", "error timeout").split()),
+        ignores_abort=block.value("proxy_ignore_client_abort", "off") == "on",
+    )
+
+
+def _of_ingress(item: Item) -> Route:
+    """ingress-nginx: buffering is off by default, the read timeout is nginx's own."""
+    notes = annotations(item)
+    timeout = notes.get(f"{ANNOTATION}proxy-read-timeout", "")
+    return Route(
+        place=item.place,
+        buffered=notes.get(f"{ANNOTATION}proxy-buffering", "off") == "on",
+        read_timeout_s=seconds(timeout) or NGINX_READ_TIMEOUT_S,
+        read_timeout_given=bool(timeout),
+        retries=tuple(notes.get(f"{ANNOTATION}proxy-next-upstream", "error timeout").split()),
+    )
+
+
+def annotations(item: Item) -> Mapping[str, str]:
+    return labels_of(at(item.body, "metadata", "annotations"))
+
+
+def _for_nginx(item: Item) -> bool:
+    name = text(at(item.body, "spec", "ingressClassName")) or annotations(item).get("kubernetes.io/ingress.class", "")
+    return "nginx" in name or (not name and bool(mappings(at(item.body, "spec", "rules"))) and _annotated(item))
+
+
+def _annotated(item: Item) -> bool:
+    return any(key.startswith(ANNOTATION) for key in annotations(item))

@@ -20,6 +20,7 @@ MODULES = {
     "down": "cluster",
     "kubectl": "cluster",
     "plan": "plan",
+    "lint": "lint",
     "load": "load",
     "drill": "chaos",
     "recover": "chaos",

@@ -6,7 +6,7 @@
    after the request, one more every STEP_MS), then a finish reason, the usage, [DONE] and the end of the body. One
    thread, epoll, a timing wheel of one millisecond, one write per chunk. With --stamp the content of every token is the
    server's CLOCK_MONOTONIC in microseconds just before the write, against which a client on this machine can be held.
-   GET /stats tells how much was served and how late. Loopback only. */
+   GET /stats tells how much was served since the last time it was asked, by half seconds, and how late. Loopback only. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,7 +22,8 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_EVENTS = 512, HEAD_BYTES = 16384, SLOTS = 65536, LATE_US = 5000, BACKLOG = 4096 };
+enum { MAX_EVENTS = 512, HEAD_BYTES = 16384, SLOTS = 65536, LATE_US = 5000, BACKLOG = 4096,
+       WINDOWS = 256, WINDOW_US = 500000 };
 
 struct connection {
     int fd, gone, streaming, closes, is_post, in_body, sent;
@@ -34,7 +35,8 @@ struct connection {
 
 static struct connection *wheel[SLOTS];
 static int tokens, first_ms, step_ms, stamped;
-static uint64_t chunks, streams, late_chunks, lateness_max_us;
+static uint64_t chunks, streams, late_chunks, lateness_max_us, window_from_us;
+static uint32_t per_window[WINDOWS]; /* chunks in each half second since the first chunk after the last GET /stats */
 static char chunk[1024], opening[2048], closing[2048];
 static size_t chunk_size, opening_size, closing_size;
 
@@ -89,14 +91,29 @@ static void plan(struct connection *c) {
 }
 
 static void answer_json(struct connection *c, const char *body) {
-    char out[2048];
+    char out[6144];
     int size = snprintf(out, sizeof out, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n%s",
                         strlen(body), body);
     if (write(c->fd, out, (size_t)size) != size) return;
 }
 
+static void stats(char *to, size_t room) {
+    size_t used = (size_t)snprintf(to, room,
+                                   "{\"chunks\":%llu,\"streams\":%llu,\"late_chunks\":%llu,\"lateness_max_us\":%llu,"
+                                   "\"per_half_second\":[",
+                                   (unsigned long long)chunks, (unsigned long long)streams,
+                                   (unsigned long long)late_chunks, (unsigned long long)lateness_max_us);
+    int last = WINDOWS - 1;
+    while (last > 0 && !per_window[last]) last--;
+    for (int i = 0; i <= last; i++)
+        used += (size_t)snprintf(to + used, room - used, i ? ",%u" : "%u", per_window[i]);
+    snprintf(to + used, room - used, "]}");
+    chunks = streams = late_chunks = lateness_max_us = window_from_us = 0;
+    memset(per_window, 0, sizeof per_window);
+}
+
 static void serve(struct connection *c) {
-    char body[512];
+    char body[4096];
     if (c->is_post) {
         if (write(c->fd, opening, opening_size) != (ssize_t)opening_size) return;
         c->sent = 0;
@@ -104,10 +121,7 @@ static void serve(struct connection *c) {
         c->due_us = now_us() + (uint64_t)first_ms * 1000u;
         plan(c);
     } else if (!strcmp(c->path, "/stats")) {
-        snprintf(body, sizeof body, "{\"chunks\":%llu,\"streams\":%llu,\"late_chunks\":%llu,\"lateness_max_us\":%llu}",
-                 (unsigned long long)chunks, (unsigned long long)streams, (unsigned long long)late_chunks,
-                 (unsigned long long)lateness_max_us);
-        late_chunks = lateness_max_us = 0;
+        stats(body, sizeof body);
         answer_json(c, body);
     } else {
         answer_json(c, "{\"object\":\"list\",\"data\":[{\"id\":\"canned\",\"object\":\"model\",\"max_model_len\":8192}]}");
@@ -164,6 +178,9 @@ static void emit(struct connection *c) {
         out = own;
     }
     chunks++;
+    if (!window_from_us) window_from_us = now;
+    size_t window = (size_t)((now - window_from_us) / WINDOW_US);
+    if (window < WINDOWS) per_window[window]++;
     if (write(c->fd, out, size) != (ssize_t)size) { drop(c); return; }
     if (++c->sent < tokens) {
         c->streaming = 1;

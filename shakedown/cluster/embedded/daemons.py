@@ -37,8 +37,9 @@ class Daemons:
         words = [*(f"{key}={value}" for key, value in (env or {}).items()), *map(str, argv)]
         self.layout.pids.mkdir(parents=True, exist_ok=True)
         self.layout.logs.mkdir(parents=True, exist_ok=True)
-        (self.layout.pids / f"{name}.json").write_text(json.dumps(words))
         pid_file, log = self.layout.pids / f"{name}.pid", self.log(name)
+        pid_file.unlink(missing_ok=True)
+        (self.layout.pids / f"{name}.json").write_text(json.dumps(words))
         launch: list[str | Path] = [
             "setsid",
             "--fork",
@@ -61,6 +62,12 @@ class Daemons:
             words = json.loads((self.layout.pids / f"{name}.json").read_text())
             await self.start(name, words)
         return dead
+
+    def ended(self) -> tuple[str, ...]:
+        """Those that were started and are gone. One that is just being started has no pid file yet, and is not ended."""
+        return tuple(
+            name for name in self.names() if (self.layout.pids / f"{name}.pid").exists() and self.pid(name) is None
+        )
 
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(path.stem for path in self.layout.pids.glob("*.json")))

@@ -141,9 +141,8 @@ async def _await_object(
 
 def require_alive(daemons: Daemons) -> None:
     """Raise SetupError, with its last words, for a daemon that has ended."""
-    for name in daemons.names():
-        if daemons.pid(name) is None:
-            raise SetupError(f"{name} ended; its last words:\n{daemons.last_words(name)}")
+    for name in daemons.ended():
+        raise SetupError(f"{name} ended; its last words:\n{daemons.last_words(name)}")
 
 
 async def await_healthy(api: ApiInside, layout: Layout, daemons: Daemons, within_s: float) -> None:

@@ -64,7 +64,7 @@ class Daemons:
         return dead
 
     def ended(self) -> tuple[str, ...]:
-        """Those that were started and are gone. One that is just being started has no pid file yet, and is not ended."""
+        """Those that were started and are gone; one that is just being started has no pid file yet."""
         return tuple(
             name for name in self.names() if (self.layout.pids / f"{name}.pid").exists() and self.pid(name) is None
         )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 import click
+from rich.box import HORIZONTALS
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,7 @@ from shakedown.serving.lint.findings import Assumptions, Finding, Severity
 from shakedown.serving.lint.loading import load
 from shakedown.settings import as_plain
 
+RULE_COLUMN = 36
 COLOURS = {Severity.ERROR: "bold red", Severity.WARNING: "yellow"}
 
 
@@ -69,28 +71,19 @@ def _print(found: Sequence[Finding]) -> None:
             )
         return
     for file in dict.fromkeys(finding.file for finding in found):
-        table = Table(
-            "rule",
-            "object",
-            "what is wrong, what happens, what to change",
-            title=Text(file),
-            title_justify="left",
-            expand=True,
-        )
-        table.columns[2].ratio = 1
-        for finding in (finding for finding in found if finding.file == file):
-            table.add_row(_rule_cell(finding), Text(finding.object), _story(finding), end_section=True)
-        console.print(table)
+        console.print(_table(file, [finding for finding in found if finding.file == file]))
 
 
-def _rule_cell(finding: Finding) -> Text:
-    return Text.assemble(
-        (finding.severity, COLOURS[finding.severity]), f"\n{finding.rule}\n", (finding.reference, "dim")
-    )
-
-
-def _story(finding: Finding) -> Text:
-    return Text.assemble((f"{finding.wrong}\n", "bold"), f"{finding.effect}\n", ("change: ", "green"), finding.fix)
+def _table(file: str, found: Sequence[Finding]) -> Table:
+    table = Table("rule, object", "what is wrong, what happens, what to change", box=HORIZONTALS, expand=True)
+    table.title, table.title_justify = Text(file, "bold"), "left"
+    table.columns[0].width, table.columns[1].ratio = RULE_COLUMN, 1
+    for finding in found:
+        severity = (finding.severity.value, COLOURS[finding.severity])
+        rule = Text.assemble(severity, f" {finding.rule}\n", (finding.object, "dim"))
+        story = Text.assemble((finding.wrong, "bold"), f"\n{finding.effect}\n", ("change: ", "green"), finding.fix)
+        table.add_row(rule, story.append(f"\nsee: {finding.reference}", "dim"), end_section=True)
+    return table
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Iterator
 
+from shakedown.engine.metrics import KV_CACHE_USAGE as SHARE
+from shakedown.engine.metrics import REQUESTS_RUNNING as RUNNING
+from shakedown.engine.metrics import current_name
 from shakedown.serving.lint.findings import Assumptions, Fault, Severity, error, warning
 from shakedown.serving.lint.metric_names import known_families
 from shakedown.serving.lint.promql import grouped, outermost, series_in
 from shakedown.serving.lint.queries import (
-    Query,
     adapter_rules,
     hpa_metrics,
     prometheus_triggers,
@@ -18,8 +20,6 @@ from shakedown.serving.lint.queries import (
 from shakedown.serving.lint.tree import at, mapping, mappings, number, text
 from shakedown.serving.lint.world import Item, World
 
-RUNNING = "vllm:num_requests_running"
-SHARE = "vllm:kv_cache_usage_perc"
 LARGEST_DEFAULT_SEQUENCES = 1024
 """vLLM's default of max-num-seqs on the largest GPUs; a target from here is out of reach whatever the flag."""
 NOT_ADDITIVE = ("histogram_quantile", "avg", "max", "min", "quantile")
@@ -122,11 +122,11 @@ def _cap(world: World, item: Item, target: str) -> float:
 )
 def share_as_percent(world: World, assumptions: Assumptions) -> Iterator[Fault]:
     for query in queries(world):
-        only_share = {series.name for series in series_in(query.text)} == {SHARE}
+        only_share = {current_name(series.name) for series in series_in(query.text)} == {SHARE}
         if only_share and (query.threshold or 0) > 1 and not SCALES_HUNDREDFOLD.search(query.text):
             yield Fault(query.place, f"the threshold of {SHARE} is {query.threshold:g}")
     for metric in hpa_metrics(world):
-        if "kv_cache_usage_perc" in metric.name and (metric.average_value or 0) > 1:
+        if "cache_usage_perc" in metric.name and (metric.average_value or 0) > 1:
             yield Fault(metric.place, f"the target of {metric.name} is {metric.average_value:g}")
 
 
@@ -184,7 +184,7 @@ def average_of_non_sum(world: World, assumptions: Assumptions) -> Iterator[Fault
     for query in queries(world):
         call = outermost(query.text)
         if query.per_replica and call in NOT_ADDITIVE and series_in(query.text):
-            yield Fault(query.place, f"metricType is AverageValue, and the query is a {call}, not a sum")
+            yield Fault(query.place, f"metricType is AverageValue, and the query is {call}(…), not a sum")
 
 
 @error(
@@ -239,4 +239,3 @@ RULES = (
     scale_to_zero_blind,
     two_autoscalers,
 )
-__all__ = ["RULES", "Query"]

@@ -1,5 +1,6 @@
 """What stands before the engine, whether nginx says it or an Ingress: one route with the settings that matter."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from shakedown.serving.lint.world import Item, NginxFile, Place, World
 
 NGINX_READ_TIMEOUT_S = 60.0
 NGINX_KEEPALIVE_S = 60.0
+NOT_GENERATING = re.compile(r"^location .*(health|metrics|ping|ready|live)")
 ANNOTATION = "nginx.ingress.kubernetes.io/"
 
 
@@ -36,13 +38,19 @@ def routes(world: World) -> Iterator[Route]:
 
 
 def proxying(file: NginxFile) -> Iterator[Block]:
-    """Blocks that hand requests on over HTTP."""
-    return (block for block in file.root.walk() if block.here("proxy_pass"))
+    """Blocks that hand requests on over HTTP; health checks and scrapes are short and do not count."""
+    return (block for block in file.root.walk() if block.here("proxy_pass") and not _short_or_raw(block))
+
+
+def _short_or_raw(block: Block) -> bool:
+    return bool(NOT_GENERATING.search(" ".join(block.words))) or any(
+        outer.name == "stream" for outer in block.outward()
+    )
 
 
 def place_of(file: NginxFile, block: Block) -> Place:
     prefix = "" if file.place.object == "nginx" else f"{file.place.object}, "
-    return Place(file.place.file, f"{prefix}{block.path}")
+    return Place(file.place.file, f"{prefix}{block.path or block.name or 'nginx'}")
 
 
 def upstreams(file: NginxFile) -> dict[str, Block]:

@@ -33,18 +33,19 @@ class Block:
 
     def effective(self, directive: str) -> list[tuple[str, ...]]:
         """As nginx inherits: the innermost block that uses a directive decides."""
-        block: Block | None = self
-        while block is not None:
-            found = block.here(directive)
-            if found:
-                return found
-            block = block.parent
-        return []
+        return next((found for block in self.outward() if (found := block.here(directive))), [])
 
     def value(self, directive: str, default: str) -> str:
         """The last effective argument list, as one string."""
         found = self.effective(directive)
         return " ".join(found[-1]) if found else default
+
+    def outward(self) -> Iterator["Block"]:
+        """This block and those around it."""
+        block: Block | None = self
+        while block is not None:
+            yield block
+            block = block.parent
 
     def walk(self) -> Iterator["Block"]:
         yield self
@@ -54,12 +55,7 @@ class Block:
     @property
     def path(self) -> str:
         """Its names from the outside in: "server, location /"."""
-        names = []
-        block: Block | None = self
-        while block is not None and block.words:
-            if block.name != "http":
-                names.append(" ".join(block.words))
-            block = block.parent
+        names = [" ".join(block.words) for block in self.outward() if block.name not in ("", "http")]
         return ", ".join(reversed(names))
 
 

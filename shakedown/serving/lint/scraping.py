@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from shakedown.serving.lint.findings import Assumptions, Fault, error
+from shakedown.serving.lint.findings import Assumptions, Fault, Severity, error
 from shakedown.serving.lint.tree import at, labels_of, mapping, mappings, text, texts
 from shakedown.serving.lint.world import Item, World, selects
 
@@ -13,15 +13,17 @@ EFFECT = "series are absent, or all zero from a router: the autoscaler sees an i
 
 @error("scrape-misses-engine", effect=EFFECT, fix=FIX, reference="D05 (production-stack#318, OPEA#431)")
 def scrape_misses_engine(world: World, assumptions: Assumptions) -> Iterator[Fault]:
-    if not any(world.engines()):
+    monitors = list(world.of("ServiceMonitor", "PodMonitor"))
+    if not any(world.engines()) or any(_engines_under(world, monitor) for monitor in monitors):
         return
-    for monitor in world.of("ServiceMonitor", "PodMonitor"):
-        if _about_vllm(monitor) and not _engines_under(world, monitor):
+    for monitor in monitors:
+        if _about_vllm(monitor):
             names = ", ".join(item.name for item in _selected(world, monitor))
-            yield Fault(
-                monitor.place,
-                f"it selects {names}, not the engine pods" if names else "it selects nothing of the files",
-            )
+            if names:
+                yield Fault(monitor.place, f"it selects {names}, not the engine pods")
+            else:
+                # What it selects may be declared elsewhere.
+                yield Fault(monitor.place, "it selects nothing of the files", severity=Severity.WARNING)
 
 
 @error("scrape-port-missing", effect=EFFECT, fix="name a port that the Service has", reference="D05 (OPEA#431)")

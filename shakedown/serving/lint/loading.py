@@ -1,5 +1,6 @@
 """From paths to the world that they declare: YAML documents, what is embedded in ConfigMaps, nginx files."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ NGINX_ENDINGS = (".conf", ".nginx")
 LARGEST_FILE_BYTES = 16 * 1024**2
 SUB_DOCUMENTS = ("rules", "externalRules", "resourceRules", "scrape_configs", "groups")
 """Top-level keys by which a ConfigMap's value is known as configuration of an adapter or of Prometheus."""
+
+SUB_DOCUMENT_KEY = re.compile(rf"\b({'|'.join(SUB_DOCUMENTS)})\"?\s*:")
 
 
 def load(paths: Sequence[str]) -> World:
@@ -117,7 +120,7 @@ def _embedded(item: Item) -> tuple[list[Item], list[NginxFile]]:
         content, place = text(value), Place(item.file, f"ConfigMap {item.name}, {text(key)}")
         if LOOKS_LIKE_NGINX.search(content):
             nginx.extend(_nginx(place, content, strict=False))
-        elif any(f"{word}:" in content for word in SUB_DOCUMENTS):
+        elif SUB_DOCUMENT_KEY.search(content):
             items.extend(_inner_item(item, place, inner) for inner in _inner_documents(content))
     return items, nginx
 

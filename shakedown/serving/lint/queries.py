@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from shakedown.serving.lint.engines import Engine
-from shakedown.serving.lint.tree import at, mapping, mappings, number, text, texts
+from shakedown.serving.lint.tree import at, mapping, mappings, number, text
 from shakedown.serving.lint.world import Item, Place, World
+
+QUANTITY_SUFFIXES = {"m": 0.001, "k": 1e3, "M": 1e6}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,12 +101,11 @@ def recorded_names(world: World) -> frozenset[str]:
 
 
 def quantity(value: Any) -> float | None:
-    """A Kubernetes quantity such as 500m or 2; None for anything else."""
+    """A Kubernetes quantity such as 500m, 2 or 3k; None for anything else."""
     written = text(value)
-    if written.endswith("m"):
-        thousandths = number(written[:-1])
-        return None if thousandths is None else thousandths / 1000
-    return number(written[:-1], None) if written.endswith("k") else number(written)
+    factor = QUANTITY_SUFFIXES.get(written[-1:])
+    found = number(written[:-1] if factor else written)
+    return None if found is None else found * (factor or 1)
 
 
 def _of_triggers(item: Item) -> Iterator[Query]:
@@ -140,8 +141,3 @@ def _group_rules(item: Item) -> Iterator[Mapping[Any, Any]]:
     for groups in (at(item.body, "spec", "groups"), item.body.get("groups")):
         for group in mappings(groups):
             yield from mappings(group.get("rules"))
-
-
-def words_of(selector: Any) -> str:
-    """All text of a selector in one string, to see what it is about."""
-    return " ".join([*map(text, mapping(selector)), *map(text, mapping(selector).values()), *texts(selector)])

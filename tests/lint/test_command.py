@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shakedown.cli.main import main
 from shakedown.errors import UsageError
-from shakedown.serving.lint.check import check
+from shakedown.serving.lint.check import RULES, check
 from shakedown.serving.lint.findings import Assumptions
 from shakedown.serving.lint.loading import load
 from shakedown.serving.lint.nginx_syntax import NotNginx, parse, seconds
@@ -167,3 +167,20 @@ def test_nginx_times(text: str, value: float | None) -> None:
 def test_a_folder_without_manifests_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"holds no \.yaml"):
         load([str(tmp_path)])
+
+
+def test_an_included_nginx_file_inherits_from_where_it_is_included(tmp_path: Path) -> None:
+    (tmp_path / "nginx.conf").write_text("http { proxy_buffering off; include /etc/nginx/conf.d/*.conf; }")
+    (tmp_path / "site.conf").write_text(
+        "include nginx.conf; server { location / { proxy_pass http://a; include p.conf; } }"
+    )
+    (tmp_path / "p.conf").write_text("proxy_read_timeout 900s;")
+    assert check(load([str(tmp_path)]), Assumptions()) == ()
+    (tmp_path / "p.conf").unlink()
+    assert [finding.rule for finding in check(load([str(tmp_path)]), Assumptions())] == ["gateway-read-timeout"]
+
+
+def test_the_documentation_lists_every_rule_as_it_is() -> None:
+    documented = (MANIFESTS.parent / "docs" / "lint.md").read_text()
+    missing = [rule.id for rule in RULES if f"| `{rule.id}` | {rule.severity} | {rule.effect} |" not in documented]
+    assert missing == []

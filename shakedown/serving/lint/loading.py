@@ -10,6 +10,7 @@ import yaml
 
 from shakedown.errors import UsageError
 from shakedown.serving.lint.kustomization import Kustomization, kustomization_over
+from shakedown.serving.lint.nginx_includes import join
 from shakedown.serving.lint.nginx_syntax import LOOKS_LIKE_NGINX, NotNginx, parse
 from shakedown.serving.lint.tree import at, mapping, mappings, text
 from shakedown.serving.lint.world import Item, NginxFile, Place, World
@@ -43,6 +44,7 @@ def load(paths: Sequence[str]) -> World:
             more_items, more_nginx = _embedded(item)
             items.extend(more_items)
             nginx.extend(more_nginx)
+    join(nginx)
     return World(tuple(items), tuple(nginx))
 
 

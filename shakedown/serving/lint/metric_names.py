@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shakedown.engine.metrics import FAMILIES, HISTORY, INTER_TOKEN_LATENCY
-from shakedown.serving.lint.findings import Assumptions, Fault, Severity, error
+from shakedown.serving.lint.findings import Assumptions, Fault, Severity, error, warning
 from shakedown.serving.lint.promql import series_in
 from shakedown.serving.lint.queries import Query, hpa_metrics, queries, recorded_names
 from shakedown.serving.lint.world import World
@@ -95,7 +95,7 @@ def metric_not_yet(world: World, assumptions: Assumptions) -> Iterator[Fault]:
             )
 
 
-@error(
+@warning(
     "metric-unknown",
     effect="if no engine exports it, the query returns nothing and looks like an idle engine",
     fix="compare the name with `curl ENGINE/metrics`",
@@ -107,7 +107,7 @@ def metric_unknown(world: World, assumptions: Assumptions) -> Iterator[Fault]:
         family = _family(name)
         if name.startswith("vllm:") and not {name, family, f"{family}_total"} & known and family not in HISTORY:
             # Only one release is known by heart, and plugins add their own.
-            yield Fault(query.place, f"no release known here exports {name}", severity=Severity.WARNING)
+            yield Fault(query.place, f"no release known here exports {name}")
 
 
 def known_families() -> frozenset[str]:

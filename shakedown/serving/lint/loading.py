@@ -52,7 +52,7 @@ def _sources(paths: Sequence[str]) -> Iterator[tuple[str, str, Kustomization]]:
     seen: set[Path] = set()
     for name in paths:
         if name == STANDARD_INPUT:
-            yield "standard input", sys.stdin.read(), Kustomization()
+            yield "standard input", _standard_input(), Kustomization()
             continue
         for path in _files(Path(name)):
             kustomization = kustomization_over(path)
@@ -88,6 +88,13 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not text") from error
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError("standard input is not text") from error
 
 
 def _documents(name: str, content: str) -> list[Any]:

@@ -110,6 +110,15 @@ func (p *devicePlugin) register(directory, endpoint string) error {
 	return err
 }
 
+// identity tells one kubelet socket from the next under the same name; nil when there is none.
+func identity(socket string) os.FileInfo {
+	info, err := os.Stat(socket)
+	if err != nil {
+		return nil
+	}
+	return info
+}
+
 // session serves and registers once; it returns when the kubelet made its socket anew, or at an error.
 func (p *devicePlugin) session(directory, endpoint string, events <-chan fsnotify.Event, ended <-chan os.Signal) (bool, error) {
 	socket := filepath.Join(directory, endpoint)
@@ -124,6 +133,8 @@ func (p *devicePlugin) session(directory, endpoint string, events <-chan fsnotif
 	pluginapi.RegisterDevicePluginServer(server, p)
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
+	kubelet := filepath.Join(directory, "kubelet.sock")
+	registered := identity(kubelet)
 	if err := p.register(directory, endpoint); err != nil {
 		return false, fmt.Errorf("registering %s: %w", p.resource, err)
 	}
@@ -132,7 +143,12 @@ func (p *devicePlugin) session(directory, endpoint string, events <-chan fsnotif
 		select {
 		case event := <-events:
 			switch {
-			case event.Name == filepath.Join(directory, "kubelet.sock") && event.Has(fsnotify.Create):
+			case event.Name == kubelet && event.Has(fsnotify.Create):
+				// The event of the very socket that we registered at may come only now. Registering a second time
+				// would end the first connection under the kubelet, which then drops the resource.
+				if now := identity(kubelet); registered != nil && now != nil && os.SameFile(registered, now) {
+					continue
+				}
 				log.Print("the kubelet started anew")
 				return false, nil
 			case event.Name == p.unhealthy:

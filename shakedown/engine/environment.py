@@ -116,7 +116,7 @@ async def _install(version: str, venv: Path, report: Callable[[str], None]) -> N
         )
     report(f"installing vLLM {version} (5.7 GB, once)")
     draft = _draft_of(venv)
-    uv = os.environ.get("UV", "uv")
+    uv = os.environ.get("UV") or shutil.which("uv") or Path(sys.executable).with_name("uv")
     try:
         await run([uv, "venv", "--quiet", "--clear", "--relocatable", "--python", sys.executable, draft], timeout_s=60)
         await run(

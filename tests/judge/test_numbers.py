@@ -246,6 +246,7 @@ NEVER_BACK = seconds((range(20), 4, 0), (range(20, 60), 1, 3))
 RELAPSED = seconds(
     (range(20), 4, 0), (range(20, 25), 1, 3), (range(25, 40), 4, 0), (range(40, 43), 0, 4), (range(43, 60), 4, 0)
 )
+LOST_AGAIN = seconds((range(20), 4, 0), (range(20, 25), 1, 3), (range(25, 40), 4, 0), (range(40, 60), 0, 4))
 ONE_BAD_SECOND_LATER = seconds((range(50), 4, 0), (range(50, 51), 0, 4), (range(51, 60), 4, 0))
 
 
@@ -256,9 +257,10 @@ ONE_BAD_SECOND_LATER = seconds((range(50), 4, 0), (range(50, 51), 0, 4), (range(
         (BAD_FOR_TEN, 10.0, 10.0),
         (NEVER_BACK, math.inf, 40.0),
         (RELAPSED, 23.0, 8.0),
+        (LOST_AGAIN, math.inf, 25.0),
         (ONE_BAD_SECOND_LATER, 0.0, 1.0),
     ],
-    ids=["nobody noticed", "ten bad seconds", "never back", "a relapse", "noise long after"],
+    ids=["nobody noticed", "ten bad seconds", "never back", "a relapse", "a relapse without end", "noise long after"],
 )
 def test_recovery_is_over_when_users_are_served_well_for_good(
     records: tuple[RequestRecord, ...], recovery_s: float, outage_s: float

@@ -15,6 +15,8 @@ from shakedown.errors import CommandFailed, MissingPrerequisite
 OUTPUT_TAIL_CHARACTERS = 4000
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
+CANNOT_START = (FileNotFoundError, PermissionError)
+"""A folder on PATH that this user may not search turns a missing program into a forbidden one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,8 @@ async def run(
             cwd=cwd,
             start_new_session=True,
         )
-    except FileNotFoundError as error:
-        raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
+    except CANNOT_START as error:
+        raise _missing(words[0], error) from error
     try:
         out, err = await asyncio.wait_for(child.communicate(stdin.encode() if stdin is not None else None), timeout_s)
     except (TimeoutError, asyncio.CancelledError) as interruption:
@@ -86,8 +88,8 @@ def spawn(argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | Non
                 file_actions=[(os.POSIX_SPAWN_DUP2, stream.fileno(), number) for stream, number in streams],
                 setsid=True,
             )
-        except FileNotFoundError as error:
-            raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
+        except CANNOT_START as error:
+            raise _missing(words[0], error) from error
 
 
 async def attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None = None) -> int:
@@ -105,11 +107,16 @@ async def attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None 
         )
         loop.add_signal_handler(signal.SIGTERM, child.send_signal, signal.SIGINT)
         return await child.wait()
-    except FileNotFoundError as error:
-        raise MissingPrerequisite(f"the program {words[0]!r} is not installed") from error
+    except CANNOT_START as error:
+        raise _missing(words[0], error) from error
     finally:
         loop.remove_signal_handler(signal.SIGINT)
         loop.remove_signal_handler(signal.SIGTERM)
+
+
+def _missing(program: str, error: OSError) -> MissingPrerequisite:
+    forbidden = ", or this user may not execute it" if isinstance(error, PermissionError) else ""
+    return MissingPrerequisite(f"the program {program!r} is not installed{forbidden}")
 
 
 def _interrupt_when_parent_dies() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shakedown.errors import CommandFailed, MissingPrerequisite
-from shakedown.process import OUTPUT_TAIL_CHARACTERS, run, spawn
+from shakedown.process import OUTPUT_TAIL_CHARACTERS, attached, run, spawn
 from shakedown.waiting import wait_until
 
 NOT_A_PROGRAM = "no-such-program-of-shakedown"
@@ -100,6 +100,17 @@ async def test_a_child_with_a_grace_may_put_things_back_first(tmp_path: Path) ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert note.read_text() == "done\n"
+
+
+async def test_a_program_that_may_not_be_executed_is_a_missing_prerequisite(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o644)
+    for start in (run([program], timeout_s=10), attached([program])):
+        with pytest.raises(MissingPrerequisite, match="or this user may not execute it"):
+            await start
+    with pytest.raises(MissingPrerequisite, match="or this user may not execute it"):
+        spawn([program], log=tmp_path / "log")
 
 
 async def test_a_missing_program_is_a_missing_prerequisite(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ async def run(
             env={**os.environ, **(env or {})},
             cwd=cwd,
             start_new_session=True,
+            preexec_fn=_heed_interrupts if interrupt_grace_s > 0 else None,
         )
     except CANNOT_START as error:
         raise _missing(words[0], error) from error
@@ -117,6 +118,11 @@ async def attached(argv: Sequence[str | Path], *, env: Mapping[str, str] | None 
 def _missing(program: str, error: OSError) -> MissingPrerequisite:
     forbidden = ", or this user may not execute it" if isinstance(error, PermissionError) else ""
     return MissingPrerequisite(f"the program {program!r} is not installed{forbidden}")
+
+
+def _heed_interrupts() -> None:
+    """A background job of a shell starts with SIGINT ignored, its children inherit that and could not roll back."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _interrupt_when_parent_dies() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -100,6 +101,14 @@ async def test_a_child_with_a_grace_may_put_things_back_first(tmp_path: Path) ->
     with pytest.raises(asyncio.CancelledError):
         await task
     assert note.read_text() == "done\n"
+
+
+async def test_a_child_may_put_things_back_even_where_interrupts_are_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        await test_a_child_with_a_grace_may_put_things_back_first(tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 async def test_a_program_that_may_not_be_executed_is_a_missing_prerequisite(tmp_path: Path) -> None:

@@ -67,3 +67,5 @@ class RollbackFailed(HarnessError):
 
 class UsageError(Exception):
     """What the user asked for makes no sense."""
+
+    EXIT_CODE = 4

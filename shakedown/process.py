@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +75,11 @@ async def run(
         tail = (completed.stderr.strip() or completed.stdout.strip())[-OUTPUT_TAIL_CHARACTERS:]
         raise CommandFailed(words, f"ended with status {completed.returncode}", tail)
     return completed
+
+
+def uv_program() -> str:
+    """The uv to install with: the launcher's, the one on PATH, or the one that came with this package."""
+    return os.environ.get("UV") or shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
 
 
 def spawn(argv: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None) -> int:

@@ -44,7 +44,11 @@ class RunSettings:
     seed: int = 7
     service_url: str | None = None
     """Base URL of the serving endpoint, when it cannot be reached by its cluster address."""
-    keep_deployments: bool = False
+
+    @property
+    def kubeconfig_path(self) -> Path | None:
+        """None means the user's own."""
+        return Path(self.kubeconfig) if self.kubeconfig else None
 
     def __post_init__(self) -> None:
         for field, known in (("profile", PROFILES), ("cluster", CLUSTERS), ("engine", ENGINES)):

@@ -20,7 +20,6 @@ def test_settings_survive_being_written_and_read(tmp_path: Path) -> None:
         time_scale=0.4,
         seed=11,
         service_url="http://127.0.0.1:8000",
-        keep_deployments=True,
     )
     settings.save(tmp_path / "settings.json")
     assert RunSettings.load(tmp_path / "settings.json") == settings

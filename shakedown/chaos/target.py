@@ -86,12 +86,6 @@ async def ready_pods(cluster: Cluster, target: Target) -> tuple[Victim, ...]:
     return tuple(sorted(ready, key=lambda victim: victim.name))
 
 
-async def chosen_pods(cluster: Cluster, target: Target) -> tuple[Victim, ...]:
-    """The Ready pods to hit now. Raises FaultDidNotLand if there are fewer than asked for."""
-    candidates = await ready_pods(cluster, target)
-    return chosen(candidates, target)
-
-
 def chosen(candidates: tuple[Victim, ...], target: Target) -> tuple[Victim, ...]:
     """The first so many candidates. Raises FaultDidNotLand if there are too few."""
     wanted = target.how_many.of(len(candidates))

@@ -15,11 +15,11 @@ from shakedown.chaos.rights import missing_rights
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.embedded.build import built
 from shakedown.cluster.embedded.packages import install_command, missing_packages
+from shakedown.engine.devices import GIB
 from shakedown.engine.environment import NEEDED_BYTES
 from shakedown.judge.verdict import Verdict
 from shakedown.settings import CLUSTERS, cache_root
 
-GIB = 1024**3
 NEEDED_MEMORY_BYTES = 12 * GIB
 """Control plane and nodes take 1 GB, an engine 2 GB; the smoke profile has up to five at once."""
 NAMESPACE = "llm-serving"
@@ -106,7 +106,7 @@ async def cluster_checks(kubeconfig: Path | None, context: str | None, namespace
         lacking = await missing_rights(cluster, namespace)
         gpus = 0
         if await cluster.can_i("list", "nodes", None):
-            gpus = sum(int(node.allocatable.get("nvidia.com/gpu", "0")) for node in await cluster.nodes())
+            gpus = sum(node.gpus for node in await cluster.nodes())
     return (
         Check(name="API server", ok=True, seen=version),
         Check(

@@ -9,7 +9,6 @@ import click
 from shakedown.errors import HarnessError, UsageError
 from shakedown.judge.verdict import Verdict
 
-BAD_USAGE = 4
 INTERRUPTED = 130
 # Each module has `commands`. They are imported when asked for: `shakedown --help` must not wait for all of them.
 MODULES = {
@@ -74,10 +73,10 @@ def _exit_code(args: list[str] | None) -> int:
         return leave.exit_code
     except click.UsageError as error:
         error.show()
-        return BAD_USAGE
+        return UsageError.EXIT_CODE
     except (click.ClickException, UsageError) as error:
         click.echo(f"shakedown: {error}", err=True)
-        return BAD_USAGE
+        return UsageError.EXIT_CODE
     except HarnessError as error:
         click.echo(f"shakedown: {error}", err=True)
         return Verdict.UNKNOWN.exit_code

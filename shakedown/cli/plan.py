@@ -8,12 +8,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from shakedown.engine.devices import device
+from shakedown.engine.devices import GIB, device
 from shakedown.engine.environment import CONFIGS
 from shakedown.engine.memory.calculator import FITS, Answer, answer
 from shakedown.engine.memory.demand import Demand
 from shakedown.engine.memory.failures import FailureDiagnosis, classify
-from shakedown.engine.memory.interval import GIB
 from shakedown.engine.memory.logs import LogReading, read_log
 from shakedown.engine.shape import ConfigError, ModelShape
 from shakedown.errors import UsageError

@@ -31,7 +31,7 @@ from shakedown.settings import CLUSTERS, DEFAULT_TIME_SCALE, ENGINES, PROFILES, 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ROOT / "suites"
 PLAIN_WIDTH = 150
-PYTEST_SOME_FAILED, PYTEST_USAGE_ERROR, BAD_USAGE = 1, 4, 4
+PYTEST_SOME_FAILED, PYTEST_USAGE_ERROR = 1, 4
 STYLE = {Verdict.HELD: "green", Verdict.DEVIATED: "red", Verdict.UNKNOWN: "yellow", Verdict.NOT_EXERCISED: "dim"}
 
 
@@ -94,12 +94,12 @@ def build_settings(reports: Path, name: str, options: dict[str, str | float | Pa
 
 def scenario_paths(selection: tuple[str, ...], suites: Path | None) -> list[str]:
     """Files, folders or node ids for pytest. Raises UsageError for a name that no scenario has."""
-    roots = [suites.absolute()] if suites else [SUITES]
+    root = suites.absolute() if suites else SUITES
     if suites and not suites.is_dir():
         raise UsageError(f"the suites folder {suites} does not exist")
     if not selection:
-        return [str(root) for root in roots]
-    return [_scenario_path(word, roots[0]) for word in selection]
+        return [str(root)]
+    return [_scenario_path(word, root) for word in selection]
 
 
 def _scenario_path(word: str, root: Path) -> str:
@@ -118,9 +118,8 @@ async def _run(settings: RunSettings, paths: list[str], *, keep: bool, dry_run: 
         return await _dry_run(settings, paths, progress)
     if settings.cluster != "embedded":
         await require_answer(settings)
+        return await _scenarios(settings, paths, [], RunBundle.create(Path(settings.run_dir)))
     bundle = RunBundle.create(Path(settings.run_dir))
-    if settings.cluster != "embedded":
-        return await _scenarios(settings, paths, [], bundle)
     found = await embedded.find(settings.cluster_name)
     if found is None and not keep:
         watch_over(settings.cluster_name, bundle.root / "guardian.log")
@@ -135,8 +134,7 @@ async def _run(settings: RunSettings, paths: list[str], *, keep: bool, dry_run: 
 
 async def require_answer(settings: RunSettings) -> None:
     """Raises UsageError or ClusterUnreachable before anything is written for a cluster that cannot be used."""
-    kubeconfig = Path(settings.kubeconfig) if settings.kubeconfig else None
-    async with await Cluster.connect(kubeconfig, settings.context) as cluster:
+    async with await Cluster.connect(settings.kubeconfig_path, settings.context) as cluster:
         await cluster.version()
 
 
@@ -190,7 +188,7 @@ async def _scenarios(settings: RunSettings, paths: list[str], prefix: list[str],
 def exit_code_of(pytest_status: int, results: tuple[ScenarioResult, ...]) -> int:
     """By the verdicts; a harness that broke beside them makes what held unknown, and a wrong option stays one."""
     if pytest_status == PYTEST_USAGE_ERROR and not results:
-        return BAD_USAGE
+        return UsageError.EXIT_CODE
     worst = Verdict.worst(result.verdict for result in results)
     broke = pytest_status not in (0, PYTEST_SOME_FAILED)
     return Verdict.UNKNOWN.exit_code if broke and worst is Verdict.HELD else worst.exit_code

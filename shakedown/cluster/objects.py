@@ -101,6 +101,9 @@ class Deployment:
         )
 
 
+GPU_RESOURCE = "nvidia.com/gpu"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A node."""
@@ -114,6 +117,11 @@ class Node:
     capacity: dict[str, str]
     allocatable: dict[str, str]
     kubelet_version: str
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that pods may be given."""
+        return int(self.allocatable.get(GPU_RESOURCE, "0"))
 
     @property
     def ready(self) -> bool:

@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 
 GIB = 1024**3
-MIB = 1024**2
 
 
 @dataclass(frozen=True)

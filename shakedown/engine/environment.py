@@ -6,7 +6,6 @@ this package (the twin) is staged beside it, keyed by content, so that a checkou
 
 import fcntl
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shakedown.errors import CommandFailed, SetupError, UsageError
-from shakedown.process import run
+from shakedown.process import run, uv_program
 from shakedown.settings import cache_root
 from shakedown.waiting import wait_until
 
@@ -116,7 +115,7 @@ async def _install(version: str, venv: Path, report: Callable[[str], None]) -> N
         )
     report(f"installing vLLM {version} (5.7 GB, once)")
     draft = _draft_of(venv)
-    uv = os.environ.get("UV") or shutil.which("uv") or Path(sys.executable).with_name("uv")
+    uv = uv_program()
     try:
         await run([uv, "venv", "--quiet", "--clear", "--relocatable", "--python", sys.executable, draft], timeout_s=60)
         await run(

@@ -16,13 +16,10 @@ REQUESTS_WAITING = "vllm:num_requests_waiting"
 KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"
 """Gauge from 0 to 1, despite its name."""
 PREEMPTIONS = "vllm:num_preemptions_total"
-REQUEST_SUCCESS = "vllm:request_success_total"
-PROMPT_TOKENS = "vllm:prompt_tokens_total"
 GENERATION_TOKENS = "vllm:generation_tokens_total"
 PREFIX_CACHE_HITS = "vllm:prefix_cache_hits_total"
 PREFIX_CACHE_QUERIES = "vllm:prefix_cache_queries_total"
 INTER_TOKEN_LATENCY = "vllm:inter_token_latency_seconds"
-TIME_TO_FIRST_TOKEN = "vllm:time_to_first_token_seconds"
 
 
 @dataclass(frozen=True, slots=True)

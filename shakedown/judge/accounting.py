@@ -19,10 +19,6 @@ class Accounting:
     missing: int
     """Requests that the client says it sent and that no record tells the end of; negative if there are too many."""
 
-    @property
-    def balanced(self) -> bool:
-        return not self.repeated and self.missing == 0 and self.recorded == sum(self.by_outcome.values())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caught:

@@ -3,7 +3,6 @@
 import copy
 from dataclasses import dataclass
 
-from shakedown.clock import SYSTEM_CLOCK
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.objects import Deployment, Manifest, Pod
 from shakedown.errors import ClusterUnreachable, ManifestRejected, SetupError
@@ -21,7 +20,6 @@ from shakedown.serving.rendering import render, vllm_base, vllm_overlay
 from shakedown.settings import RunSettings
 from shakedown.waiting import wait_until
 
-TWIN_KNOBS_PORT = 8001
 LAST_WORDS = 12
 NAMESPACE_GONE_LIMIT_S = 90.0
 # Scheduling, the sandbox and a busy machine come on top of the container's own start.
@@ -89,10 +87,6 @@ class ServingDeployment:
         """The same of the pods that serve; one that is still loading has no metrics, and that is no outage."""
         return {pod.name: f"http://{pod.ip}:{self.port}" for pod in await self.ready_pods()}
 
-    async def knob_urls(self) -> dict[str, str]:
-        """Address of the twin's control server, by pod name."""
-        return {pod.name: f"http://{pod.ip}:{TWIN_KNOBS_PORT}" for pod in await self.pods() if pod.ip}
-
     async def status(self) -> Deployment:
         return await self.cluster.deployment(self.namespace, self.name)
 
@@ -153,20 +147,10 @@ class ServingDeployment:
             return " (and that log is gone)"
         return f"; it ends with:\n{log.strip()}"
 
-    async def restart(self) -> None:
-        """Begin a rolling update to the same spec, as `kubectl rollout restart` does."""
-        stamp = {"kubectl.kubernetes.io/restartedAt": str(SYSTEM_CLOCK.now())}
-        body = {"spec": {"template": {"metadata": {"annotations": stamp}}}}
-        await self.cluster.patch("apps/v1", "Deployment", self.namespace, self.name, body)
-
     async def restore(self, within_s: float | None = None) -> Deployment:
         """Apply the rendered manifests again and wait for the rollout."""
         await self.cluster.apply(self.rendered.manifests)
         return await self.await_rolled_out(within_s)
-
-    async def remove(self) -> None:
-        """Delete the namespace and wait until it is gone."""
-        await remove_namespace(self.cluster, self.namespace)
 
 
 async def deploy(cluster: Cluster, rendered: Rendered, settings: RunSettings) -> ServingDeployment:

@@ -79,7 +79,7 @@ class EmbeddedCluster:
     """A cluster that is up: how to reach it, and the levers that only this kind of cluster has."""
 
     def __init__(self, found: Record) -> None:
-        self._record, self._layout = found, found.layout
+        self._layout = found.layout
         self._daemons = Daemons(self._layout, hierarchies())
         self.name = found.name
         self.kubeconfig: Path = self._layout.kubeconfig

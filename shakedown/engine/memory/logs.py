@@ -3,8 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from shakedown.engine.devices import GIB
 from shakedown.engine.memory.demand import Demand
-from shakedown.engine.memory.interval import GIB, PRINTED_GIB
+from shakedown.engine.memory.interval import PRINTED_GIB
 
 NUMBER = r"(-?[\d,]+(?:\.\d+)?)"
 LINES = {

@@ -4,17 +4,15 @@ Sources of the profiles: memory lines that engines printed in public reports. Ac
 architecture by a factor of two and more, so their bounds are wide on purpose.
 """
 
+from shakedown.engine.devices import GIB
 from shakedown.engine.memory.demand import Demand
-from shakedown.engine.memory.interval import GIB, Amount
+from shakedown.engine.memory.interval import Amount
 from shakedown.engine.twin.device import ACTIVATION_GIB_AT_8192, GRAPHS_GIB, NON_TORCH_GIB, NON_TORCH_SPLIT_GIB
 from shakedown.errors import UsageError
 
 LLAMA_8B_HIDDEN = 4096
 V0_DEFAULT_BATCHED_TOKENS = 2048
 V1_DEFAULT_BATCHED_TOKENS = 2048
-LARGE_CARD_BATCHED_TOKENS = 8192
-LARGE_CARD_GIB = 75.0
-"""Hopper-class cards get the larger default; an A100 80 GB reports more than this too but keeps the small one."""
 ACTIVATION_BEFORE_017 = 2.5
 """5.64 GiB before 0.17 and 2.23 GiB from it on, same model, same card."""
 

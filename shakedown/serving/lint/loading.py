@@ -16,7 +16,6 @@ from shakedown.serving.lint.tree import at, mapping, mappings, text
 from shakedown.serving.lint.world import Item, NginxFile, Place, World
 
 STANDARD_INPUT = "-"
-YAML_ENDINGS = (".yaml", ".yml", ".json")
 NGINX_ENDINGS = (".conf", ".nginx")
 LARGEST_FILE_BYTES = 16 * 1024**2
 SUB_DOCUMENTS = ("rules", "externalRules", "resourceRules", "scrape_configs", "groups")

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from shakedown.engine.devices import GIB
 from shakedown.engine.memory.calculator import answer, tokens_in
 from shakedown.engine.memory.demand import Demand
-from shakedown.engine.memory.interval import GIB
 
 LLAMA_8B = {"layers": 32, "kv_heads": 8, "head_dim": 128}
 QWEN_7B = {"layers": 28, "kv_heads": 4, "head_dim": 128}

@@ -128,6 +128,41 @@ class EngineOom(msgspec.Struct, frozen=True, kw_only=True, tag="engine-oom"):
         return await released(cluster, plan)
 
 
+class EngineMemoryPressure(msgspec.Struct, frozen=True, kw_only=True, tag="engine-memory-pressure"):
+    """Fragmentation or a neighbour takes device memory after the start; an engine without that much headroom dies."""
+
+    kind: ClassVar[str] = "engine-memory-pressure"
+    summary: ClassVar[str] = "take device memory from outside the engine's budget (twin)"
+    target: Target
+    duration_s: float
+    gib: float
+
+    def __post_init__(self) -> None:
+        if not self.gib > 0:
+            raise UsageError(f"memory pressure needs more than 0 GiB, not {self.gib:g}")
+
+    async def preview(self, cluster: Cluster, run_id: str) -> Plan:
+        return await with_released_knobs(await pod_plan(cluster, self.target, run_id))
+
+    async def act(self, cluster: Cluster, plan: Plan) -> str:
+        return await turn_all(plan, memory_pressure_gib=self.gib)
+
+    async def landed(self, cluster: Cluster, plan: Plan) -> str:
+        return "; ".join(await asyncio.gather(*(self._borne_or_not(cluster, victim) for victim in plan.victims)))
+
+    async def _borne_or_not(self, cluster: Cluster, victim: Victim) -> str:
+        """A step decides: either the engine made one with that memory gone, or it ended."""
+        if await canary(victim, CANARY_LIMIT_S, tokens=1):
+            held = (await knobs.read(_url(victim, KNOBS_PORT))).memory_pressure_gib
+            if held != self.gib:
+                raise FaultDidNotLand(f"{victim.name} runs with {held:g} GiB taken instead of {self.gib:g} GiB")
+            return f"{victim.name} computes although {self.gib:g} GiB more are taken"
+        return await containers_restarted(cluster, (victim,))
+
+    async def gone(self, cluster: Cluster, plan: Plan) -> str:
+        return await released(cluster, plan)
+
+
 class EngineDeviceError(msgspec.Struct, frozen=True, kw_only=True, tag="engine-device-error"):
     """The device raises an error (an Xid, an uncorrectable ECC error); the engine dies and its container restarts."""
 
@@ -220,6 +255,7 @@ async def with_released_knobs(plan: Plan) -> Plan:
                 hang=now.hang,
                 device_error=now.device_error,
                 oom=now.oom,
+                memory_pressure_gib=now.memory_pressure_gib,
             )
         )
     return msgspec.structs.replace(plan, undo=tuple(undo))

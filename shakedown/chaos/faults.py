@@ -4,7 +4,13 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from shakedown.chaos.enginefaults import EngineDeviceError, EngineHang, EngineOom, EngineSlow
+from shakedown.chaos.enginefaults import (
+    EngineDeviceError,
+    EngineHang,
+    EngineMemoryPressure,
+    EngineOom,
+    EngineSlow,
+)
 from shakedown.chaos.networkfaults import NetworkPartition
 from shakedown.chaos.nodefaults import Cordon, Drain, Scale, Taint
 from shakedown.chaos.plan import Fault, Plan
@@ -19,6 +25,7 @@ AnyFault: TypeAlias = (
     | EngineHang
     | EngineSlow
     | EngineOom
+    | EngineMemoryPressure
     | EngineDeviceError
     | Cordon
     | Drain
@@ -33,6 +40,7 @@ FAULTS: tuple[type[AnyFault], ...] = (
     EngineHang,
     EngineSlow,
     EngineOom,
+    EngineMemoryPressure,
     EngineDeviceError,
     Cordon,
     Drain,
@@ -52,6 +60,7 @@ __all__ = [
     "Drain",
     "EngineDeviceError",
     "EngineHang",
+    "EngineMemoryPressure",
     "EngineOom",
     "EngineSlow",
     "Fault",

@@ -137,6 +137,7 @@ class ReleaseKnobs(msgspec.Struct, frozen=True, kw_only=True, tag="release-knobs
     hang: bool = False
     device_error: bool = False
     oom: bool = False
+    memory_pressure_gib: float = 0.0
 
     def __str__(self) -> str:
         return f"release the fault knobs of Pod {self.namespace}/{self.name}"
@@ -152,6 +153,7 @@ class ReleaseKnobs(msgspec.Struct, frozen=True, kw_only=True, tag="release-knobs
                 hang=self.hang,
                 device_error=self.device_error,
                 oom=self.oom,
+                memory_pressure_gib=self.memory_pressure_gib,
             )
             if now != wanted:
                 await knobs.turn(self.url, wanted)
@@ -167,8 +169,8 @@ class ReleaseKnobs(msgspec.Struct, frozen=True, kw_only=True, tag="release-knobs
         return f"Pod {self.name} is gone, and its knobs with it" if seen is None else f"knobs of {self.name}: {seen}"
 
     def _holds(self, now: knobs.Knobs) -> bool:
-        ours = (self.step_slowdown, self.hang, self.device_error, self.oom)
-        return (now.step_slowdown, now.hang, now.device_error, now.oom) == ours
+        ours = (self.step_slowdown, self.hang, self.device_error, self.oom, self.memory_pressure_gib)
+        return (now.step_slowdown, now.hang, now.device_error, now.oom, now.memory_pressure_gib) == ours
 
 
 class ContinueProcess(msgspec.Struct, frozen=True, kw_only=True, tag="continue-process"):

@@ -3,6 +3,7 @@
 The names are checked against manifests/vllm/metric-families/<release>.txt, captured from the engine itself.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,11 @@ NOT_READ = ("_bucket", "_created", "_info")
 HISTOGRAM_PARTS = ("_sum", "_count")
 FAMILIES = Path(__file__).resolve().parents[2] / "manifests" / "vllm" / "metric-families"
 SCRAPE_LIMIT_S = 5.0
+_CACHE_LABEL = {
+    name: re.compile(rf'^vllm:cache_config_info{{[^\n]*\b{name}="(\d+)"', re.MULTILINE)
+    for name in ("num_gpu_blocks", "block_size")
+}
+_BOUND = re.compile(r'\ble="([^"]+)"')
 
 
 def parse_metrics(text: str) -> dict[str, float]:
@@ -83,15 +89,57 @@ def current_name(name: str) -> str:
     return past.now + part if past is not None and past.now is not None else name
 
 
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """How an engine has cut its KV cache."""
+
+    blocks: int
+    block_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        return self.blocks * self.block_tokens
+
+
+def cache_shape(text: str) -> CacheShape:
+    """From a /metrics text. Raises HarnessError where the engine does not tell."""
+    found = {name: _CACHE_LABEL[name].search(text) for name in _CACHE_LABEL}
+    if not all(found.values()):
+        raise HarnessError("the engine's metrics do not tell how many KV blocks it has (vllm:cache_config_info)")
+    blocks, block_tokens = (int(found[name][1]) for name in ("num_gpu_blocks", "block_size"))  # type: ignore[index]
+    return CacheShape(blocks, block_tokens)
+
+
+def histogram(text: str, name: str) -> dict[float, float]:
+    """Of a /metrics text: upper bound of each bucket, infinity included, and how many fell into that bucket alone.
+
+    Summed over labels; empty where there is no such histogram.
+    """
+    cumulative: dict[float, float] = {}
+    for line in text.splitlines():
+        if line.startswith(f"{name}_bucket{{") and (bound := _BOUND.search(line)):
+            cumulative[float(bound[1])] = cumulative.get(float(bound[1]), 0.0) + float(line.rpartition(" ")[2])
+    bounds = sorted(cumulative)
+    return {
+        bound: cumulative[bound] - (cumulative[bounds[index - 1]] if index else 0.0)
+        for index, bound in enumerate(bounds)
+    }
+
+
 async def read_metrics(url: str) -> dict[str, float]:
     """Scrape the engine at a base URL. Raises HarnessError if it does not answer."""
+    return parse_metrics(await exposition(url))
+
+
+async def exposition(url: str) -> str:
+    """The whole /metrics text of the engine at a base URL. Raises HarnessError if it does not answer."""
     try:
         async with httpx.AsyncClient(timeout=SCRAPE_LIMIT_S, trust_env=False) as client:
             answer = await client.get(f"{url}/metrics")
             answer.raise_for_status()
     except httpx.HTTPError as error:
         raise HarnessError(f"{url}/metrics did not answer: {error or type(error).__name__}") from error
-    return parse_metrics(answer.text)
+    return answer.text
 
 
 def golden_families(version: str) -> frozenset[str]:

@@ -69,6 +69,8 @@ class ScenarioDescription:
     """Why the harness itself failed to find out, one sentence each."""
     not_exercised: str | None = None
     """The missing capability, when the claim was not tested."""
+    compared_in: str | None = None
+    """What the scenarios of one comparison have in common, in words; they are drawn in one picture."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def picture(timeline: Timeline) -> str:
         top += height + GAP
     bottom = top - GAP
     height = bottom + FOOT
-    behind = [*_grid(scale, bottom), *_shades(timeline, scale, bottom)]
+    behind = [*grid(scale, HEAD, bottom), *_shades(timeline, scale, bottom)]
     label = f"Timeline of the scenario, {timeline.end - timeline.start:.0f} seconds"
     inner = "\n".join([*behind, *shapes, *_badges(timeline, scale, bottom), *_time_axis(timeline, scale, bottom)])
     return (
@@ -62,17 +62,30 @@ def picture(timeline: Timeline) -> str:
     )
 
 
-def _rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
+def request_row(timeline: Timeline, scale: TimeScale) -> list[Row]:
+    """One line each, if there were requests."""
+    if not timeline.bars:
+        return []
+    return [(_requests_height(timeline), lambda top: _requests(timeline, scale, top))]
+
+
+def curve_rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
+    """What went on inside the engines: queue and cache."""
     rows: list[Row] = []
-    if timeline.bars:
-        rows.append((_requests_height(timeline), lambda top: _requests(timeline, scale, top)))
-        rows.append((96, lambda top: _first_tokens(timeline, scale, top)))
-    if timeline.tokens is not None:
-        rows.append((64, lambda top: _tokens(timeline, scale, top)))
     if timeline.running is not None or timeline.waiting is not None:
         rows.append((72, lambda top: _queue(timeline, scale, top)))
     if timeline.kv:
         rows.append((KV_HEIGHT, lambda top: _kv(timeline, scale, top)))
+    return rows
+
+
+def _rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
+    rows = request_row(timeline, scale)
+    if timeline.bars:
+        rows.append((96, lambda top: _first_tokens(timeline, scale, top)))
+    if timeline.tokens is not None:
+        rows.append((64, lambda top: _tokens(timeline, scale, top)))
+    rows += curve_rows(timeline, scale)
     if timeline.preemptions is not None:
         rows.append((_preemptions_height(timeline), lambda top: _preemptions(timeline, scale, top)))
     if timeline.pods:
@@ -257,8 +270,16 @@ def _short(pod: str, at_most: int) -> str:
     return pod if len(pod) <= at_most else f"…{pod[1 - at_most :]}"
 
 
-def _grid(scale: TimeScale, bottom: float) -> list[str]:
-    return [line(scale.x(at), HEAD, scale.x(at), bottom, "grid") for at in scale.ticks()]
+def grid(scale: TimeScale, top: float, bottom: float) -> list[str]:
+    return [line(scale.x(at), top, scale.x(at), bottom, "grid") for at in scale.ticks()]
+
+
+def preemption_shades(timeline: Timeline, scale: TimeScale, top: float, bottom: float) -> list[str]:
+    """A patch behind every stretch in which answers were set back."""
+    return [
+        rect(scale.x(left), top, scale.x(right) - scale.x(left), bottom - top, "preempting")
+        for left, right in _runs_of_preemption(timeline)
+    ]
 
 
 def _shades(timeline: Timeline, scale: TimeScale, bottom: float) -> list[str]:
@@ -267,9 +288,7 @@ def _shades(timeline: Timeline, scale: TimeScale, bottom: float) -> list[str]:
         left, right = scale.x(timeline.fault[0]), scale.x(timeline.fault[1])
         shapes.append(rect(left, HEAD - 6, right - left, bottom - HEAD + 6, "fault"))
         shapes.append(line(left, HEAD - 6, left, bottom, "fault-edge"))
-    for left, right in _runs_of_preemption(timeline):
-        shapes.append(rect(scale.x(left), HEAD, scale.x(right) - scale.x(left), bottom - HEAD, "preempting"))
-    return shapes
+    return [*shapes, *preemption_shades(timeline, scale, HEAD, bottom)]
 
 
 def _runs_of_preemption(timeline: Timeline) -> list[tuple[float, float]]:

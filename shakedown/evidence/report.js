@@ -2,9 +2,9 @@
 // A read-out of all series at the pointer. The page is complete without it.
 (() => {
   const box = document.getElementById("readout");
-  for (const svg of document.querySelectorAll("svg.timeline")) {
+  for (const cursor of document.querySelectorAll("svg .cursor")) {
+    const svg = cursor.ownerSVGElement;
     const plot = JSON.parse(svg.parentElement.querySelector("script").textContent);
-    const cursor = svg.querySelector(".cursor");
     const hide = () => { box.hidden = true; cursor.classList.remove("on"); };
     svg.addEventListener("pointerleave", hide);
     svg.addEventListener("pointermove", (event) => {

@@ -10,7 +10,9 @@ from markupsafe import Markup
 
 from shakedown.evidence.bundle import RunBundle, RunFacts
 from shakedown.evidence.chapter import chapter
+from shakedown.evidence.comparison import Compared, Comparison, comparison
 from shakedown.evidence.summary import deciding_finding, headline
+from shakedown.evidence.timeline import timeline
 from shakedown.judge.verdict import ScenarioResult, Verdict
 
 SIGN = {Verdict.HELD: "✓", Verdict.DEVIATED: "✕", Verdict.UNKNOWN: "?", Verdict.NOT_EXERCISED: "–"}
@@ -35,9 +37,26 @@ def report(bundle: RunBundle, results: Sequence[ScenarioResult]) -> str:
         deciding={result.id: deciding_finding(result) for result in results},
         anchors={result.id: quote(folders[result.id].root.name) for result in results},
         chapters=[chapter(folders[result.id], result) for result in results],
+        comparisons=comparisons(bundle, results),
         sign=SIGN,
         safe=Markup,
     )
+
+
+def comparisons(bundle: RunBundle, results: Sequence[ScenarioResult]) -> list[Comparison]:
+    """One for each title that at least two scenarios with records share, in the order of the run."""
+    by_id = {scenario.description().id: scenario for scenario in bundle.scenarios()}
+    groups: dict[str, list[Compared]] = {}
+    for result in results:
+        title = by_id[result.id].description().compared_in
+        if title is None:
+            continue
+        recorded = by_id[result.id].read().recorded
+        seen = timeline(recorded, None, result.started_at, result.ended_at or result.started_at)
+        if not seen.empty:
+            anchor = quote(by_id[result.id].root.name)
+            groups.setdefault(title, []).append(Compared(result, anchor, recorded, seen))
+    return [comparison(title, group) for title, group in groups.items() if len(group) > 1]
 
 
 def details(facts: RunFacts) -> list[tuple[str, str]]:

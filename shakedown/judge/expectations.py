@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from shakedown.judge.objectives import SLO
+from shakedown.judge.progress import Progress
 from shakedown.judge.records import MarkKind, Outcome
 from shakedown.judge.windows import Phase
 
@@ -348,6 +349,17 @@ def increase(metric: str, *, during: Phase = Phase.WHOLE) -> Quantity:
         name=_worded(METRIC_WORDS.get(metric, f"increase of {metric}"), during, None),
         unit=Unit.COUNT,
         parameters={"metric": metric, "during": during.value},
+        evidence=METRICS_FILE,
+    )
+
+
+def time_in(progress: Progress) -> Quantity:
+    """Seconds that engines spent idle, flowing, thrashing, hung, stuck or dead; several engines add up."""
+    return Quantity(
+        kind="time_in",
+        name=f"seconds in which an engine was {progress.value}",
+        unit=Unit.SECONDS,
+        parameters={"progress": progress.value},
         evidence=METRICS_FILE,
     )
 

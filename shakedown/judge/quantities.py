@@ -16,6 +16,7 @@ from shakedown.judge.objectives import SLO, is_good
 from shakedown.judge.objectives import goodput as goodput_of
 from shakedown.judge.objectives import goodput_rate as goodput_rate_of
 from shakedown.judge.percentiles import percentile
+from shakedown.judge.progress import Progress, stretches
 from shakedown.judge.records import MarkKind, MetricSample, Outcome, Recorded, RequestRecord
 from shakedown.judge.recovery import ServedSecond, outages, recovery, served_seconds
 from shakedown.judge.windows import (
@@ -369,6 +370,16 @@ def _increase(parameters: Parameters, recorded: Recorded) -> Measured:
     return Measured(sum(rise for rise, _, _ in rises), detail)
 
 
+def _time_in(parameters: Parameters, recorded: Recorded) -> Measured:
+    wanted = Progress(str(parameters["progress"]))
+    known = stretches(recorded.samples)
+    if not known:
+        raise Unanswerable("no engine was scraped twice, so nobody knows what it did")
+    found = [stretch for stretch in known if stretch.progress is wanted]
+    detail = f"first {offset(recorded, found[0].start)} on {found[0].pod}" if found else "never"
+    return Measured(sum(stretch.length_s for stretch in found), detail)
+
+
 def _fact(parameters: Parameters, recorded: Recorded) -> Measured:
     name = str(parameters["fact"])
     if name not in recorded.facts:
@@ -412,6 +423,7 @@ MEASURES: dict[str, Callable[[Parameters, Recorded], Measured]] = {
     "lowest": _lowest,
     "last": _last,
     "increase": _increase,
+    "time_in": _time_in,
     "fact": _fact,
     "mark_count": _mark_count,
     "time_between": _time_between,

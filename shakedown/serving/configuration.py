@@ -24,6 +24,8 @@ class Serving:
     replicas: int | None = None
     engine_args: tuple[tuple[str, str], ...] = ()
     """Flags set on top of the manifest's, such as ("--gpu-memory-utilization", "0.95")."""
+    switches: tuple[str, ...] = ()
+    """Flags without a value, such as "--no-enable-prefix-caching"."""
     device: str | None = None
     """Device profile of the twin; on real GPUs the node decides."""
     weights_load_s: float | None = None
@@ -65,6 +67,7 @@ def configured(manifests: Sequence[Manifest], serving: Serving, settings: RunSet
     container = engine_container(deployment)
     for flag, value in serving.engine_args:
         set_flag(container["args"], flag, value)
+    container["args"].extend(serving.switches)
     if serving.memory_limit is not None:
         container["resources"]["requests"]["memory"] = serving.memory_limit
         container["resources"]["limits"]["memory"] = serving.memory_limit

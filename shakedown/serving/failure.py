@@ -20,12 +20,22 @@ async def await_failure(vllm: ServingDeployment, within_s: float) -> FailureDiag
     boots = await wait_until(f"an engine of {vllm} to end", vllm.boot, ended, within_s=within_s)
     boot = next(boot for boot in boots if boot.state in ENDED)
     pod = next(pod for pod in await vllm.pods() if pod.name == boot.pod)
+    return await _diagnosed(vllm, pod, REASONS.get(boot.state))
+
+
+async def past_failure(vllm: ServingDeployment) -> FailureDiagnosis | None:
+    """Of what an engine ended that has been restarted since; None if none was."""
+    pod = next((pod for pod in await vllm.pods() if pod.restarts), None)
+    return await _diagnosed(vllm, pod, None) if pod is not None else None
+
+
+async def _diagnosed(vllm: ServingDeployment, pod: Pod, reason: str | None) -> FailureDiagnosis:
     engine = pod.containers[0]
     end = engine.terminated or engine.last_termination
     return classify(
         await _log_of_the_run_that_ended(vllm, pod),
         exit_code=end.exit_code if end else None,
-        reason=REASONS.get(boot.state, end.reason if end else None),
+        reason=reason or (end.reason if end else None),
     )
 
 

@@ -12,6 +12,7 @@ from shakedown.chaos.faults import (
     Count,
     Drain,
     EngineHang,
+    EngineMemoryPressure,
     EngineSlow,
     NetworkPartition,
     NotExercised,
@@ -227,7 +228,9 @@ class FakeEngine:
 
 @pytest.fixture
 async def engine(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeEngine]:
-    fake_engine = FakeEngine({"step_slowdown": 1.0, "hang": False, "device_error": False, "oom": False})
+    fake_engine = FakeEngine(
+        {"step_slowdown": 1.0, "hang": False, "device_error": False, "oom": False, "memory_pressure_gib": 0.0}
+    )
     application = web.Application()
     application.router.add_route("*", "/{path:.*}", fake_engine.answer)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
@@ -279,3 +282,28 @@ async def test_engine_knobs_are_not_exercised_on_an_engine_that_has_none(
     monkeypatch.setattr(enginefaults, "KNOBS_PORT", 9)
     with pytest.raises(NotExercised, match="has no fault knobs"):
         await EngineHang(target=ONE, duration_s=1).preview(cluster, RUN)
+
+
+async def test_memory_pressure_that_an_engine_bears_is_proven_by_a_step_and_released(
+    cluster: Cluster, engine: FakeEngine
+) -> None:
+    fault = EngineMemoryPressure(target=ONE, duration_s=1, gib=1.6)
+    plan = await fault.preview(cluster, RUN)
+    await fault.act(cluster, plan)
+    assert await fault.landed(cluster, plan) == "engine-a computes although 1.6 GiB more are taken"
+    await play_all(cluster, plan.undo)
+    assert engine.knobs["memory_pressure_gib"] == 0.0
+
+
+async def test_memory_pressure_that_was_never_taken_is_no_landed_fault(cluster: Cluster, engine: FakeEngine) -> None:
+    engine.deaf = True
+    fault = EngineMemoryPressure(target=ONE, duration_s=1, gib=1.6)
+    plan = await fault.preview(cluster, RUN)
+    await fault.act(cluster, plan)
+    with pytest.raises(FaultDidNotLand, match=r"0 GiB taken instead of 1\.6 GiB"):
+        await fault.landed(cluster, plan)
+
+
+def test_memory_pressure_of_nothing_is_bad_usage() -> None:
+    with pytest.raises(UsageError, match="more than 0 GiB"):
+        EngineMemoryPressure(target=ONE, duration_s=1, gib=0)

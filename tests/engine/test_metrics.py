@@ -6,8 +6,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from shakedown.engine import metrics
-from shakedown.engine.metrics import current_name, golden_families, missing_families, parse_metrics
-from shakedown.errors import UsageError
+from shakedown.engine.metrics import (
+    cache_shape,
+    current_name,
+    golden_families,
+    histogram,
+    missing_families,
+    parse_metrics,
+)
+from shakedown.errors import HarnessError, UsageError
 
 CAPTURED = (Path(__file__).parent / "data" / "metrics-0.32.0.txt").read_text()
 
@@ -101,3 +108,24 @@ def test_a_family_that_changed_its_type_is_missing() -> None:
 def test_a_version_that_was_never_captured_is_said_so() -> None:
     with pytest.raises(UsageError, match=r"vLLM 0\.1\.0 were never captured"):
         golden_families("0.1.0")
+
+
+def test_the_cut_of_the_cache_is_read_from_the_engines_own_words() -> None:
+    shape = cache_shape('vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="2054"} 1.0\n')
+    assert (shape.blocks, shape.block_tokens, shape.tokens) == (2054, 16, 32864)
+    assert cache_shape(CAPTURED).blocks > 0
+
+
+def test_an_engine_that_does_not_tell_its_blocks_is_said_so() -> None:
+    with pytest.raises(HarnessError, match="do not tell how many KV blocks"):
+        cache_shape("vllm:num_requests_running 0\n")
+
+
+def test_a_histogram_is_read_bucket_by_bucket_summed_over_engines() -> None:
+    text = "".join(
+        f'vllm:request_num_preemptions_bucket{{engine="{engine}",le="{bound}"}} {count}\n'
+        for engine in (0, 1)
+        for bound, count in (("0.0", 5), ("1.0", 8), ("+Inf", 9))
+    )
+    assert histogram(text, "vllm:request_num_preemptions") == {0.0: 10, 1.0: 6, float("inf"): 2}
+    assert histogram(text, "vllm:no_such") == {}

@@ -1,6 +1,7 @@
 """A run is its files: read back whole, judged again to the same verdict, and published for people and for CI."""
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ from shakedown.evidence.bundle import (
 from shakedown.evidence.junit import junit
 from shakedown.evidence.lines import LineWriter
 from shakedown.evidence.publish import publish
+from shakedown.evidence.report import report
 from shakedown.judge import (
     Expectation,
     Fact,
@@ -34,7 +36,7 @@ from shakedown.judge import (
     outcome_count,
     request_count,
 )
-from tests.evidence.synthetic import EPOCH, answered, pod_kill, whole_run, write_requests
+from tests.evidence.synthetic import EPOCH, answered, pod_kill, request_burst, whole_run, write_requests
 
 ID = "routing/classes::test_people_come_first"
 
@@ -307,3 +309,22 @@ def test_a_torn_description_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match=r"scenario\.json cannot be read") as error:
         bundle.judge()
     assert "\n" not in str(error.value)
+
+
+def test_scenarios_of_one_comparison_are_drawn_in_one_picture(tmp_path: Path) -> None:
+    run = RunBundle.create(tmp_path / "run")
+    request_burst(run)
+    pod_kill(run)
+    for each in run.scenarios():
+        each.describe(replace(each.description(), compared_in="With and without"))
+    document = report(run, run.results())
+    assert document.count('aria-label="2 scenarios under the same load') == 1
+    assert "With and without" in document
+
+
+def test_a_scenario_alone_is_no_comparison(tmp_path: Path) -> None:
+    run = RunBundle.create(tmp_path / "run")
+    request_burst(run)
+    (only,) = run.scenarios()
+    only.describe(replace(only.description(), compared_in="With and without"))
+    assert "under the same load" not in report(run, run.results())

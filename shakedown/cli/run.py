@@ -30,6 +30,7 @@ from shakedown.settings import CLUSTERS, DEFAULT_TIME_SCALE, ENGINES, PROFILES, 
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITES = ROOT / "suites"
+AUTOSCALING_FAMILY = "autoscaling"
 PLAIN_WIDTH = 150
 PYTEST_SOME_FAILED, PYTEST_USAGE_ERROR = 1, 4
 STYLE = {Verdict.HELD: "green", Verdict.DEVIATED: "red", Verdict.UNKNOWN: "yellow", Verdict.NOT_EXERCISED: "dim"}
@@ -125,6 +126,8 @@ async def _run(settings: RunSettings, paths: list[str], *, keep: bool, dry_run: 
         watch_over(settings.cluster_name, bundle.root / "guardian.log")
     try:
         cluster = await prepare_embedded(settings, progress)
+        if wants_autoscaling(settings, paths):
+            await cluster.install_autoscaling(progress.line)
         settings = replace(settings, kubeconfig=str(cluster.kubeconfig), kubectl=(str(cluster.multicall), "kubectl"))
         return await _scenarios(settings, paths, cluster.enter([]), bundle)
     finally:
@@ -150,6 +153,14 @@ async def prepare_embedded(settings: RunSettings, progress: Progress) -> Embedde
         await asyncio.gather(starting, return_exceptions=True)
     await offer_engine(cluster, environment)
     return cluster
+
+
+def wants_autoscaling(settings: RunSettings, paths: list[str]) -> bool:
+    """True if what is selected may hold an autoscaling scenario: the smoke profile has none."""
+    chosen = [Path(path.partition("::")[0]) for path in paths]
+    inside = any(AUTOSCALING_FAMILY in path.parts for path in chosen)
+    above = any(path.is_dir() and (path / AUTOSCALING_FAMILY).is_dir() for path in chosen)
+    return settings.profile != "smoke" and (inside or above)
 
 
 async def offer_engine(cluster: EmbeddedCluster, environment: EngineEnvironment) -> None:

@@ -16,7 +16,7 @@ from kubernetes.aio.config import ConfigException, load_incluster_config, load_k
 from kubernetes.aio.stream import WsApiClient
 
 from shakedown.cluster.objects import Deployment, Event, Manifest, Node, Pod
-from shakedown.cluster.reading import read_deployment, read_event, read_node, read_pod
+from shakedown.cluster.reading import read_deployment, read_event, read_node, read_pod, read_quantity
 from shakedown.errors import ClusterUnreachable, ManifestRejected, UsageError
 
 FIELD_MANAGER = "shakedown"
@@ -221,6 +221,21 @@ class Cluster:
         }
         answer = await self._request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=review)
         return bool(answer["status"]["allowed"])
+
+    async def external_metric(self, namespace: str, name: str, selector: str) -> float | None:
+        """A metric of the external metrics API, summed over what it lists; None if it has no such metric.
+
+        Raises ClusterUnreachable when the API or what stands behind it does not answer.
+        """
+        path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{name}"
+        try:
+            answer = await self._request("GET", path, query={"labelSelector": selector})
+        except ApiRefusal as refusal:
+            if refusal.status == 404:
+                return None
+            raise ClusterUnreachable(f"the external metrics API: {refusal}") from refusal
+        values = [read_quantity(item["value"]) for item in answer["items"]]
+        return sum(values) if values else None
 
     async def serves(self, group_version: str) -> bool:
         """True if the API server has that group and version, such as "chaos-mesh.org/v1alpha1"."""

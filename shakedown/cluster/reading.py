@@ -15,6 +15,13 @@ from shakedown.cluster.objects import (
     Termination,
 )
 
+QUANTITY_SUFFIXES = {
+    **{f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTP", start=1)},
+    **{letter: 1000.0**power for power, letter in enumerate("kMGTP", start=1)},
+    "m": 1e-3,
+}
+"""https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/"""
+
 
 def epoch(stamp: str | None) -> float | None:
     """An RFC 3339 time as seconds since the Unix epoch; None for none."""
@@ -129,3 +136,11 @@ def _termination(entry: Mapping[str, Any] | None) -> Termination | None:
 def _taint(taint: Mapping[str, str]) -> str:
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint['key']}{value}:{taint['effect']}"
+
+
+def read_quantity(text: str) -> float:
+    """A Kubernetes quantity such as "7", "2500m", "1k" or "2Gi" as a number. Raises ValueError."""
+    for suffix, factor in QUANTITY_SUFFIXES.items():
+        if text.endswith(suffix):
+            return float(text.removesuffix(suffix)) * factor
+    return float(text)

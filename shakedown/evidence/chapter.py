@@ -16,6 +16,7 @@ from shakedown.evidence.timeline import KV_USE, PREEMPTIONS, Badge, Felt, Series
 from shakedown.judge.accounting import Caught, in_flight
 from shakedown.judge.expectations import Expectation, Unit, printed
 from shakedown.judge.latency import token_count, ttft
+from shakedown.judge.loop import THRESHOLD_FACT, scale_out
 from shakedown.judge.objectives import SLO, goodput
 from shakedown.judge.percentiles import percentile
 from shakedown.judge.quantities import counter_rises
@@ -73,6 +74,8 @@ class Chapter:
     """(class of the swatch, words) for what the picture shows."""
     badges: tuple[tuple[Badge, str], ...]
     tiles: tuple[Tile, ...]
+    links: tuple[tuple[str, str, str], ...]
+    """The autoscaling loop: (link, when it first held, how long after the one before)."""
     caught: tuple[CaughtRow, ...]
     caught_total: int
     said: tuple[Said, ...]
@@ -101,6 +104,7 @@ def chapter(bundle: ScenarioBundle, result: ScenarioResult) -> Chapter:
         legend=_legend(seen),
         badges=tuple((badge, _clock(badge.at)) for badge in seen.badges),
         tiles=_tiles(recorded, slo),
+        links=_links(recorded),
         caught=tuple(_caught_row(each) for each in caught[:CAUGHT_AT_MOST]),
         caught_total=len(caught),
         said=_said(recorded, seen.zero),
@@ -125,6 +129,7 @@ def hover(seen: Timeline) -> str:
         ("waiting", seen.waiting, 1),
         *((f"KV % {series.name[-11:]}", series, 100) for series in seen.kv[:4]),
         ("preempted", seen.preemptions, 1),
+        *((f"replicas {series.name}", series, 1) for series in seen.replicas),
     ]
     value = {
         "left": LEFT,
@@ -203,6 +208,17 @@ def _engine_tiles(recorded: Recorded) -> list[Tile]:
     if rises:
         tiles.append(Tile("preemptions", f"{sum(rise for rise, _, _ in rises):,.0f}", "answers set back"))
     return tiles
+
+
+def _links(recorded: Recorded) -> tuple[tuple[str, str, str], ...]:
+    threshold = recorded.facts.get(THRESHOLD_FACT)
+    if threshold is None or not isinstance(threshold.value, int | float):
+        return ()
+    start = min((mark.at for mark in recorded.marks if mark.kind is MarkKind.LOAD_STARTED), default=0.0)
+    return tuple(
+        (link.name, "never", "") if link.at is None else (link.name, _clock(link.at - start), f"{link.latency_s:.1f} s")
+        for link in scale_out(recorded.samples, recorded.marks, threshold.value)
+    )
 
 
 def _caught_row(caught: Caught) -> CaughtRow:

@@ -135,6 +135,17 @@ def curve(points: Sequence[tuple[float, float] | None], class_: str) -> str:
     return f'<path d="{strokes}" class="{class_}"/>' if strokes else ""
 
 
+def stairs(points: Sequence[tuple[float, float] | None]) -> list[tuple[float, float] | None]:
+    """The points of a value that holds until the next one, for `curve`."""
+    steps: list[tuple[float, float] | None] = []
+    for point in points:
+        before = steps[-1] if steps else None
+        if point is not None and before is not None:
+            steps.append((point[0], before[1]))
+        steps.append(point)
+    return steps
+
+
 def area(points: Sequence[tuple[float, float]], bottom: float, class_: str) -> str:
     """The area between a line and the bottom."""
     if not points:

@@ -20,6 +20,7 @@ from shakedown.evidence.drawing import (
     notches,
     rect,
     segments,
+    stairs,
     text,
 )
 from shakedown.evidence.pod_phases import PodRow
@@ -37,6 +38,8 @@ REQUESTS_AT_MOST = 220.0
 LANE_AT_MOST = 7.0
 POD_NAME_AT_MOST = 27
 KV_HEIGHT = 80.0
+REPLICAS_HEIGHT = 64.0
+REPLICA_WORDS = {"wanted": "wanted by the autoscaler", "ready": "Ready"}
 KV_NAMED_AT_MOST = 3
 
 Row = tuple[float, Callable[[float], list[str]]]
@@ -86,6 +89,8 @@ def _rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
     if timeline.tokens is not None:
         rows.append((64, lambda top: _tokens(timeline, scale, top)))
     rows += curve_rows(timeline, scale)
+    if timeline.replicas:
+        rows.append((REPLICAS_HEIGHT, lambda top: _replicas(timeline, scale, top)))
     if timeline.preemptions is not None:
         rows.append((_preemptions_height(timeline), lambda top: _preemptions(timeline, scale, top)))
     if timeline.pods:
@@ -214,6 +219,16 @@ def _kv(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
         if index < KV_NAMED_AT_MOST:
             shapes.append(line(0, below - 4, 14, below - 4, f"curve kv kv{index % 4}"))
             shapes.append(text(20, below, _short(series.name, 22), "pod-name"))
+    return shapes
+
+
+def _replicas(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
+    plot = Plot(top, REPLICAS_HEIGHT, _highest(*timeline.replicas))
+    shapes = [*_title(top, "Replicas"), *_frame(plot)]
+    for series, below in zip(timeline.replicas, (27.0, 43.0), strict=False):
+        shapes.append(curve(stairs(_points(timeline, scale, series, plot)), f"curve replicas-{series.name}"))
+        shapes.append(line(0, top + below - 4, 14, top + below - 4, f"curve replicas-{series.name}"))
+        shapes.append(text(20, top + below, REPLICA_WORDS[series.name], "row-note"))
     return shapes
 
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 
 from shakedown.evidence.pod_phases import PodRow, pod_rows
 from shakedown.judge.latency import ttft
+from shakedown.judge.loop import DESIRED, READY
 from shakedown.judge.objectives import SLO, is_good
 from shakedown.judge.quantities import counter_rises
 from shakedown.judge.records import Mark, MarkKind, MetricSample, Outcome, Recorded, RequestRecord
@@ -105,6 +106,8 @@ class Timeline:
     waiting: Series | None
     kv: tuple[Series, ...]
     preemptions: Series | None
+    replicas: tuple[Series, ...]
+    """Wanted and Ready, where an autoscaler was watched."""
     pods: tuple[PodRow, ...]
     fault: tuple[float, float] | None
     badges: tuple[Badge, ...]
@@ -138,6 +141,7 @@ def timeline(recorded: Recorded, slo: SLO | None, began: float, ended: float) ->
         waiting=_together(samples, WAITING, "waiting", zero, edges),
         kv=_per_pod(samples, KV_USE, zero, edges),
         preemptions=_rises(samples, PREEMPTIONS, zero, start, bin_s, len(edges)),
+        replicas=_replicas(samples, zero, edges),
         pods=pod_rows(recorded.marks, zero, end)[:PODS_AT_MOST],
         fault=(fault.start - zero, min(fault.end - zero, end)) if fault else None,
         badges=_badges(recorded.marks, zero, start, end),
@@ -272,6 +276,12 @@ def _together(
         present = [value for value in known if value is not None]
         values.append(sum(present) if present else None)
     return Series(name, tuple(values))
+
+
+def _replicas(samples: Sequence[MetricSample], zero: float, edges: Sequence[float]) -> tuple[Series, ...]:
+    named = (("wanted", DESIRED), ("ready", READY))
+    found = [_together(samples, metric, name, zero, edges) for name, metric in named]
+    return tuple(series for series in found if series is not None)
 
 
 def _bin_of(edges: Sequence[float]) -> float:

@@ -30,6 +30,11 @@ METRIC_WORDS = {
     "vllm:prefix_cache_hits_total": "prefix cache hits",
     "vllm:prefix_cache_queries_total": "prefix cache queries",
     "vllm:request_success_total": "finished requests",
+    "loop:desired": "replicas wanted by the HPA",
+    "loop:ready": "Ready replicas",
+    "loop:started": "pods",
+    "loop:scheduled": "pods with a node",
+    "loop:waiting": "waiting requests of all engines",
 }
 """What the engine's metrics are called in a report; the evidence names the metric itself."""
 
@@ -361,6 +366,35 @@ def time_in(progress: Progress) -> Quantity:
         unit=Unit.SECONDS,
         parameters={"progress": progress.value},
         evidence=METRICS_FILE,
+    )
+
+
+def scale_out_time(link: str, threshold: float) -> Quantity:
+    """From the start of the load until a link of the autoscaling loop held; infinity if it never did."""
+    return Quantity(
+        kind="scale_out_time",
+        name=f"time until {link}",
+        unit=Unit.SECONDS,
+        parameters={"link": link, "threshold": threshold},
+        evidence=METRICS_FILE,
+    )
+
+
+def link_outage(link: str) -> Quantity:
+    """Seconds in which a link of the autoscaling loop gave no answer: Prometheus, the metrics API…"""
+    return Quantity(
+        kind="link_outage",
+        name=f"time without an answer of {link}",
+        unit=Unit.SECONDS,
+        parameters={"link": link},
+        evidence=METRICS_FILE,
+    )
+
+
+def changes_of_mind() -> Quantity:
+    """How often the autoscaler turned from adding replicas to taking them away, or back."""
+    return Quantity(
+        kind="changes_of_mind", name="changes of mind of the autoscaler", unit=Unit.COUNT, evidence=METRICS_FILE
     )
 
 

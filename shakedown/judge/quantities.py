@@ -12,6 +12,8 @@ import msgspec
 from shakedown.judge.accounting import account, in_flight
 from shakedown.judge.expectations import Parameter, Quantity, Unit, Value, printed
 from shakedown.judge.latency import e2e_latency, inter_token_latencies, longest_gap, send_lag, token_count, tpot, ttft
+from shakedown.judge.loop import SCALER, scale_out, turns
+from shakedown.judge.loop import outages as link_outages
 from shakedown.judge.objectives import SLO, is_good
 from shakedown.judge.objectives import goodput as goodput_of
 from shakedown.judge.objectives import goodput_rate as goodput_rate_of
@@ -380,6 +382,33 @@ def _time_in(parameters: Parameters, recorded: Recorded) -> Measured:
     return Measured(sum(stretch.length_s for stretch in found), detail)
 
 
+def _scale_out_time(parameters: Parameters, recorded: Recorded) -> Measured:
+    threshold = cast(float, parameters["threshold"])
+    links = scale_out(recorded.samples, recorded.marks, threshold)
+    found = next((link for link in links if link.name == parameters["link"]), None)
+    if found is None:
+        raise Unanswerable("no autoscaling loop was watched under load")
+    broken = next((link for link in links if link.at is None), None)
+    if found.at is None:
+        return Measured(math.inf, f"the first link that never held: {broken.name}" if broken else "")
+    start = min(mark.at for mark in recorded.marks if mark.kind is MarkKind.LOAD_STARTED)
+    return Measured(found.at - start, f"{found.latency_s or 0.0:.1f} s after the link before it")
+
+
+def _link_outage(parameters: Parameters, recorded: Recorded) -> Measured:
+    if not any(sample.pod == SCALER for sample in recorded.samples):
+        raise Unanswerable("no autoscaling loop was watched")
+    found = [outage for outage in link_outages(recorded.samples) if outage.link == parameters["link"]]
+    detail = f"from {offset(recorded, found[0].start)}" if found else "it always answered"
+    return Measured(sum(outage.end - outage.start for outage in found), detail)
+
+
+def _changes_of_mind(_: Parameters, recorded: Recorded) -> Measured:
+    if not any(sample.pod == SCALER for sample in recorded.samples):
+        raise Unanswerable("no autoscaling loop was watched")
+    return Measured(turns(recorded.samples))
+
+
 def _fact(parameters: Parameters, recorded: Recorded) -> Measured:
     name = str(parameters["fact"])
     if name not in recorded.facts:
@@ -424,6 +453,9 @@ MEASURES: dict[str, Callable[[Parameters, Recorded], Measured]] = {
     "last": _last,
     "increase": _increase,
     "time_in": _time_in,
+    "scale_out_time": _scale_out_time,
+    "link_outage": _link_outage,
+    "changes_of_mind": _changes_of_mind,
     "fact": _fact,
     "mark_count": _mark_count,
     "time_between": _time_between,

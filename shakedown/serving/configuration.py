@@ -15,6 +15,8 @@ PROBE_TIMES = ("initialDelaySeconds", "periodSeconds")
 LOAD_TIME_VARIABLE = "SHAKEDOWN_TWIN_LOAD_S"
 DEVICE_VARIABLE = "SHAKEDOWN_TWIN_DEVICE"
 TENANT_VARIABLE = "SHAKEDOWN_TWIN_OTHER_TENANT_GIB"
+ENDPOINTS_FORGET_S = 5
+EXIT_MARGIN_S = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,8 @@ class Serving:
     """Device memory that somebody else holds. Only the twin can be told."""
     memory_limit: str | None = None
     """Of the container (host memory), such as "512Mi"."""
+    drain_s: int | None = None
+    """A replica that goes finishes its answers for so long. As vLLM comes, it drops them."""
     pool: str = ""
     """Tells deployments apart that are equal otherwise, such as an interactive and a batch pool."""
     becomes_ready: bool = True
@@ -71,10 +75,25 @@ def configured(manifests: Sequence[Manifest], serving: Serving, settings: RunSet
     if serving.memory_limit is not None:
         container["resources"]["requests"]["memory"] = serving.memory_limit
         container["resources"]["limits"]["memory"] = serving.memory_limit
+    if serving.drain_s is not None:
+        let_drain(deployment, serving.drain_s)
     if settings.engine == "twin":
         _tell_twin(container, serving, settings)
     scale_probes(container, settings)
     return result
+
+
+def let_drain(deployment: Manifest, drain_s: int) -> None:
+    """Let a pod that is told to go answer what it has begun.
+
+    The endpoints of a Service take a moment to forget a pod, so it waits before the engine hears of its end; and the
+    kubelet must wait for both.
+    """
+    container = engine_container(deployment)
+    set_flag(container["args"], "--shutdown-timeout", str(drain_s))
+    container["lifecycle"] = {"preStop": {"sleep": {"seconds": ENDPOINTS_FORGET_S}}}
+    pod = deployment["spec"]["template"]["spec"]
+    pod["terminationGracePeriodSeconds"] = ENDPOINTS_FORGET_S + drain_s + EXIT_MARGIN_S
 
 
 def only(manifests: Sequence[Manifest], kind: str) -> Manifest:

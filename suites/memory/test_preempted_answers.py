@@ -14,14 +14,15 @@ from shakedown.serving.configuration import Serving
 
 QUESTIONS = 24
 GREEDY = TrafficClass(prompt_tokens=96, max_tokens=160, keep_text=True)
-"""24 × (96 + 160) tokens are 6,144, three times what 128 blocks of 16 hold."""
-ROOMY = Serving(replicas=1, engine_args=(("--block-size", "16"), ("--num-gpu-blocks-override", "1024")))
-TIGHT = Serving(
-    replicas=1, engine_args=(("--block-size", "16"), ("--num-gpu-blocks-override", "128"), ("--max-model-len", "1024"))
-)
+"""24 × (96 + 160) tokens are 6,144, three times what 64 blocks of 32 hold."""
 
 
-@pytest.mark.serving(TIGHT, ROOMY)
+def with_blocks(count: str) -> Serving:
+    sizes = (("--block-size", "32"), ("--num-gpu-blocks-override", count), ("--max-model-len", "1024"))
+    return Serving(replicas=1, engine_args=sizes)
+
+
+@pytest.mark.serving(with_blocks("64"), with_blocks("512"))
 async def test_a_preempted_answer_is_the_answer_that_was_not(deployed, open_loop, scenario):
     """Greedy answers of an engine that preempts equal those of one that does not, token by token."""
     tight, roomy = deployed

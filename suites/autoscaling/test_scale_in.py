@@ -1,0 +1,48 @@
+"""When the rush is over a replica goes, and some of its readers are in the middle of an answer.
+
+As vLLM comes, SIGTERM drops what is in flight. With a shutdown timeout, a pause until the Service has forgotten the
+pod, and a grace period longer than both, the same scale-in cuts nobody off.
+"""
+
+import pytest
+
+from shakedown.judge.expectations import last, outcome_share, peak
+from shakedown.judge.loop import READY
+from shakedown.judge.records import Outcome
+from shakedown.load import Steps, TrafficClass, Workload
+from shakedown.serving.configuration import Serving
+from shakedown.serving.scaling import Autoscaling
+
+RUSH_S, CALM_S = 25.0, 75.0
+RUSH = Steps(((6.0, RUSH_S), (1.0, CALM_S)))
+"""Answers a second: an L4 with 16 sequences gives 1.8 of 128 tokens."""
+LONG_ANSWERS = TrafficClass(prompt_tokens=64, max_tokens=128)
+BY_THE_QUEUE = Autoscaling(threshold=5, minimum=1, maximum=2, scale_down_window_s=50)
+ABRUPT = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),))
+GRACEFUL = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),), drain_s=30)
+
+pytestmark = pytest.mark.compared("A replica goes, with and without time to finish")
+
+
+@pytest.mark.serving(ABRUPT)
+async def test_as_vllm_comes_a_scale_in_cuts_answers_off(vllm, autoscale, open_loop, scenario):
+    """The failure is real: the replica that goes drops the answers that it has begun."""
+    await a_rush(vllm, autoscale, open_loop, scenario)
+
+    scenario.expect(outcome_share(Outcome.COMPLETED), at_most=0.999)
+
+
+@pytest.mark.serving(GRACEFUL)
+async def test_with_time_to_finish_a_scale_in_cuts_nobody_off(vllm, autoscale, open_loop, scenario):
+    """With a shutdown timeout, a preStop pause and the grace period for both, the same scale-in loses no answer."""
+    await a_rush(vllm, autoscale, open_loop, scenario)
+
+    scenario.expect(outcome_share(Outcome.COMPLETED), at_least=1.0)
+
+
+async def a_rush(vllm, autoscale, open_loop, scenario) -> None:
+    await autoscale(vllm, BY_THE_QUEUE)
+    async with open_loop(vllm, RUSH, Workload((LONG_ANSWERS,), seed=scenario.seed), duration_s=RUSH_S + CALM_S) as load:
+        await load.done()
+    scenario.expect(peak(READY), equals=2)
+    scenario.expect(last(READY), equals=1)

@@ -3,7 +3,7 @@
 import pytest
 
 from shakedown.judge.expectations import fact, outcome_count, peak
-from shakedown.judge.loop import DESIRED, READY
+from shakedown.judge.loop import DESIRED
 from shakedown.judge.records import Outcome
 from shakedown.load import ClosedLoop, TrafficClass, Workload
 from shakedown.serving.boot import BootState
@@ -37,11 +37,14 @@ async def test_a_replica_without_a_gpu_is_pending_and_said_to_be(vllm, gpus, aut
             scenario.fact("why it waits", waiting.sentence)
             scenario.fact("a GPU is what it lacks", "gpu" in waiting.sentence.lower())
             scenario.fact("replicas Ready meanwhile", len(await vllm.ready_pods()))
-        await wait_until("two Ready replicas", vllm.ready_pods, lambda pods: len(pods) == 2, within_s=READY_WITHIN_S)
+        pods = await wait_until(
+            "two Ready replicas", vllm.ready_pods, lambda pods: len(pods) == 2, within_s=READY_WITHIN_S
+        )
+        scenario.fact("replicas Ready when a GPU was free", len(pods))
         load.stop()
 
     scenario.expect(fact("a GPU is what it lacks"), equals=True)
     scenario.expect(fact("replicas Ready meanwhile"), equals=1)
     scenario.expect(peak(DESIRED), equals=2)
-    scenario.expect(peak(READY), equals=2)
+    scenario.expect(fact("replicas Ready when a GPU was free"), equals=2)
     scenario.expect(outcome_count(Outcome.FAILED, Outcome.CONNECTION_LOST, Outcome.HUNG), at_most=0)

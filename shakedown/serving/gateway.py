@@ -1,11 +1,12 @@
 """The gateway in front of two pools: rendered with the pools' addresses, deployed, and handed out as a URL."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.objects import Manifest
-from shakedown.errors import ClusterUnreachable
+from shakedown.errors import ClusterUnreachable, SetupError
 from shakedown.serving.configuration import only
 from shakedown.serving.deployment import ServingDeployment, remove_namespace
 from shakedown.serving.reach import await_answer
@@ -14,7 +15,10 @@ from shakedown.settings import RunSettings
 from shakedown.waiting import wait_until
 
 NAMESPACE = "llm-gateway"
+SELECTOR = "app=gateway"
 ROLLOUT_LIMIT_S = 60.0
+
+Change = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +32,24 @@ class Gateway:
         await remove_namespace(self.cluster, NAMESPACE)
 
 
-async def deploy_gateway(interactive: ServingDeployment, batch: ServingDeployment, settings: RunSettings) -> Gateway:
-    """Deploy the gateway before the two pools and wait until it serves."""
+async def deploy_gateway(
+    interactive: ServingDeployment,
+    batch: ServingDeployment,
+    settings: RunSettings,
+    *,
+    change: Change | None = None,
+    replicas: int = 1,
+) -> Gateway:
+    """Deploy the gateway before the two pools and wait until it serves.
+
+    `change` alters the text of nginx.conf. Raises SetupError when it alters nothing.
+    """
     cluster = interactive.cluster
     hosted = settings.engine in ("twin", "cpu")
     folder = "overlays/hosted" if hosted else "base"
-    manifests = routed(
-        await render(MANIFESTS / "gateway" / folder, settings.kubectl), interactive=interactive, batch=batch
-    )
+    rendered = await render(MANIFESTS / "gateway" / folder, settings.kubectl)
+    manifests = routed(changed(rendered, change), interactive=interactive, batch=batch)
+    only(manifests, "Deployment")["spec"]["replicas"] = replicas
     applied = await cluster.apply(manifests)
     deployment = only(applied, "Deployment")["metadata"]["name"]
     await wait_until(
@@ -49,6 +63,19 @@ async def deploy_gateway(interactive: ServingDeployment, batch: ServingDeploymen
     url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
     await await_answer(f"{url}/gateway-health")
     return Gateway(cluster=cluster, url=url)
+
+
+def changed(manifests: list[Manifest], change: Change | None) -> list[Manifest]:
+    """The manifests with another nginx.conf. Raises SetupError for a change that finds nothing to change."""
+    if change is None:
+        return manifests
+    result = copy.deepcopy(manifests)
+    data = only(result, "ConfigMap")["data"]
+    text = change(data["nginx.conf"])
+    if text == data["nginx.conf"]:
+        raise SetupError("the change leaves nginx.conf as it is; the lines that it looks for are gone")
+    data["nginx.conf"] = text
+    return result
 
 
 def routed(manifests: list[Manifest], *, interactive: ServingDeployment, batch: ServingDeployment) -> list[Manifest]:

@@ -110,7 +110,9 @@ class Granted:
     reason: str
 
 
-def stabilized(wanted: int, current: int, behavior: Behavior, down_window_s: float, history: History, now_s: float) -> int:
+def stabilized(
+    wanted: int, current: int, behavior: Behavior, down_window_s: float, history: History, now_s: float
+) -> int:
     """No further up than the lowest recommendation of the up window, no further down than the highest of the down one.
 
     Source: stabilizeRecommendationWithBehaviors.
@@ -143,8 +145,13 @@ def down_window(behavior: Behavior, default_s: float) -> float:
     return default_s if behavior.down.window_s is None else behavior.down.window_s
 
 
-def limited(wanted: int, current: int, bounds: tuple[int, int], behavior: Behavior, history: History, now_s: float) -> Granted:
-    """Within the policies and then within minReplicas and maxReplicas. Source: convertDesiredReplicasWithBehaviorRate."""
+def limited(
+    wanted: int, current: int, bounds: tuple[int, int], behavior: Behavior, history: History, now_s: float
+) -> Granted:
+    """Within the policies and within minReplicas and maxReplicas.
+
+    Source: convertDesiredReplicasWithBehaviorRate.
+    """
     least, most = bounds
     if wanted > current:
         limit = max(_up_limit(current, history, behavior.up, now_s), current)

@@ -89,9 +89,7 @@ def _ttfts(simulation: Simulation) -> list[float]:
         else simulation.duration_s - arrived_s
         if started_s is None
         else started_s - arrived_s + simulation.prefill_s
-        for request, (arrived_s, started_s) in enumerate(
-            zip(simulation.arrivals_s, simulation.started_s, strict=True)
-        )
+        for request, (arrived_s, started_s) in enumerate(zip(simulation.arrivals_s, simulation.started_s, strict=True))
     ]
 
 

@@ -1,4 +1,4 @@
-"""One sync of a HorizontalPodAutoscaler as a pure function: settings, history and what the metrics ask for in, replicas out.
+"""One sync of a HorizontalPodAutoscaler as a pure function: what the metrics ask for in, replicas out.
 
 True to kubernetes 1.34, pkg/controller/podautoscaler/horizontal.go (reconcileAutoscaler).
 """

@@ -2,7 +2,7 @@
 
 A ScaledObject becomes an HPA with external metrics; KEDA answers for them when the HPA asks, at each sync. Its own loop
 (pollingInterval) matters only where the HPA cannot act: below minReplicaCount, and for cached metrics.
-True to KEDA 2.21: pkg/scalers/prometheus_scaler.go, pkg/fallback/fallback.go, pkg/scaling/executor/scale_scaledobjects.go.
+True to KEDA 2.21: prometheus_scaler.go, fallback.go and scale_scaledobjects.go under pkg/.
 """
 
 from dataclasses import dataclass

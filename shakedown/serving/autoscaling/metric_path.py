@@ -37,7 +37,7 @@ class MetricPath:
     scrape_interval_s: float = 15.0
     first_scrape_s: float = 0.0
     scrape_lag_s: float = 0.0
-    """From the gauge being read to the sample being found by queries: the scrape itself, remote write, recording rules."""
+    """From the gauge being read to queries finding the sample: the scrape itself, remote write, recording rules."""
     gauge_copies: int = 1
     """How often each engine exports its gauges; several API servers make it more than once (vllm PR#18053)."""
     outages: tuple[Outage, ...] = ()

@@ -6,7 +6,9 @@ from shakedown.serving.autoscaling.replica import ReplicaModel
 
 def out_of_reach(settings: HpaSettings, replica: ReplicaModel) -> tuple[str, ...]:
     """A sentence for each target that the gauge of running requests cannot exceed by more than the tolerance."""
-    return tuple(_sentence(target, settings, replica) for target in settings.targets if _stuck(target, settings, replica))
+    return tuple(
+        _sentence(target, settings, replica) for target in settings.targets if _stuck(target, settings, replica)
+    )
 
 
 def _stuck(target: Target, settings: HpaSettings, replica: ReplicaModel) -> bool:

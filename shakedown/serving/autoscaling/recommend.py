@@ -4,7 +4,7 @@ The formulas are derived in docs/autoscaling.md. Each setting carries its reason
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shakedown.errors import UsageError
 from shakedown.serving.autoscaling.behavior import (
@@ -33,6 +33,7 @@ EMPTIEST = 0.5
 CLIMB_LIMIT_S = 1800.0
 HOLD_S = 1200.0
 MINUTE_S = 60.0
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +49,8 @@ class Needs:
     min_replicas: int = 1
     max_replicas: int = 10
     sync_period_s: float = DEFAULT_SYNC_PERIOD_S
-    path: MetricPath = MetricPath()
-    cluster: ClusterModel = ClusterModel()
+    path: MetricPath = field(default_factory=MetricPath)
+    cluster: ClusterModel = field(default_factory=ClusterModel)
 
     def __post_init__(self) -> None:
         if not self.slo_ttft_s > self.replica.prefill_s:
@@ -112,11 +113,13 @@ class Recommendation:
 def recommend(needs: Needs) -> Recommendation:
     """Threshold, bounds, windows, policies and fallback for a ScaledObject on requests in flight."""
     floor = _floor(needs)
-    share = min(max(_share(needs, floor), EMPTIEST), FULLEST)
-    threshold = max(float(math.floor(needs.replica.in_flight_at(share * needs.replica.rate_per_s))), 1.0)
+    threshold = _threshold(needs, min(max(_share(needs, floor), EMPTIEST), FULLEST))
+    share = threshold / needs.replica.service_s(threshold) / needs.replica.rate_per_s
     behavior = _behavior(needs, share)
     fallback = Fallback(
-        replicas=_bounded(math.ceil(_ordinary_rate(needs, floor, share) / (share * needs.replica.rate_per_s)), floor, needs),
+        replicas=_bounded(
+            math.ceil(_ordinary_rate(needs, floor, share) / (share * needs.replica.rate_per_s)), floor, needs
+        ),
         behavior=FallbackBehavior.CURRENT_IF_HIGHER,
     )
     hpa = HpaSettings(
@@ -132,7 +135,7 @@ def recommend(needs: Needs) -> Recommendation:
         autoscaler=Autoscaler(hpa, keda),
         share=share,
         followed_growth_per_min=followed,
-        follows=followed >= needs.growth_per_min,
+        follows=followed >= needs.growth_per_min * (1 - ROUNDING),
         settings=_reasons(needs, hpa, keda, share),
         assumptions=_assumptions(needs),
     )
@@ -145,6 +148,11 @@ def rehearsal(needs: Needs, recommendation: Recommendation) -> Demand:
     most = hpa.max_replicas * recommendation.share * rate
     peak = max(min(base + needs.growth_per_s * CLIMB_LIMIT_S, most), base)
     return hill(base, peak, needs.growth_per_s, HOLD_S)
+
+
+def _threshold(needs: Needs, share: float) -> int:
+    """Whole requests in flight at a share of the throughput."""
+    return max(math.floor(needs.replica.in_flight_at(share * needs.replica.rate_per_s)), 1)
 
 
 def _floor(needs: Needs) -> int:
@@ -198,15 +206,16 @@ def _bounded(replicas: int, floor: int, needs: Needs) -> int:
 
 def _reasons(needs: Needs, hpa: HpaSettings, keda: KedaSettings, share: float) -> tuple[Setting, ...]:
     behavior, fallback = hpa.behavior, keda.fallback
-    assert behavior is not None and fallback is not None
+    assert behavior is not None
+    assert fallback is not None
     up, down = behavior.up.policies[0], behavior.down.policies[0]
     raised = f"; {needs.min_replicas} would have too little headroom" if hpa.min_replicas > needs.min_replicas else ""
     return (
         Setting(
             "metric",
             "waiting + running",
-            "it grows with the load alone; waiting requests alone are 0 whenever there are enough replicas, so that the "
-            "HPA takes them away again and flaps",
+            "it grows with the load alone; waiting requests alone are 0 whenever there are enough replicas, so that "
+            "the HPA takes them away again and flaps",
         ),
         Setting(
             "threshold",
@@ -217,20 +226,20 @@ def _reasons(needs: Needs, hpa: HpaSettings, keda: KedaSettings, share: float) -
         Setting(
             "minReplicaCount",
             str(hpa.min_replicas),
-            f"a growth of {needs.growth_per_min:g} requests/s a minute meets the fewest replicas with their headroom{raised}",
+            f"a growth of {needs.growth_per_min:g} requests/s a minute must fit the headroom of the fewest{raised}",
         ),
         Setting("maxReplicaCount", str(hpa.max_replicas), "as given: what the GPUs hold or the budget allows"),
         Setting(
             "scaleUp policy",
             f"{up.value} Pods in {up.period_s} s",
-            f"a replica shows its effect after {needs.reaction_s:.0f} s; until then the HPA still sees the old queue, and "
-            f"would ask again and again: this bounds the overshoot to {up.value} replicas",
+            f"a replica shows its effect after {needs.reaction_s:.0f} s; until then the HPA still sees the old queue "
+            f"and asks for more at each sync: no more than {up.value} are added before the first of them has helped",
         ),
         Setting("scaleUp window", "0 s", "requests in flight move slowly by themselves; waiting only loses time"),
         Setting(
             "scaleDown window",
             f"{behavior.down.window_s} s",
-            "twice the time that a replica takes to come back (300 s at least): one given up in a dip is missed after it",
+            "twice the time that a replica takes to come back (300 s at least): one given up in a dip is missed soon",
         ),
         Setting(
             "scaleDown policy",
@@ -252,10 +261,10 @@ def _assumptions(needs: Needs) -> tuple[str, ...]:
         f"a replica serves {replica.rate_per_s:g} requests/s with {replica.max_num_seqs} at once, so that a request is "
         f"{replica.full_service_s:.3g} s in the engine (Little's law)",
         f"a new replica serves {cluster.schedule_s + cluster.load_s + cluster.ready_lag_s:g} s after it was asked for "
-        f"({cluster.schedule_s:g} s to start, {cluster.load_s:g} s to load, {cluster.ready_lag_s:g} s to be Ready), and "
-        "a GPU is free for it",
-        f"the load is seen {replica.full_service_s / 2 + needs.path.scrape_interval_s + needs.sync_period_s:.3g} s late at "
-        f"worst: half a request's time, a scrape interval of {needs.path.scrape_interval_s:g} s, a sync period of "
+        f"({cluster.schedule_s:g} s to start, {cluster.load_s:g} s to load, {cluster.ready_lag_s:g} s to be Ready), "
+        "and a GPU is free for it",
+        f"the load is seen {needs.reaction_s - cluster.schedule_s - cluster.load_s - cluster.ready_lag_s:.3g} s late "
+        f"at worst: half a request's time, a scrape interval of {needs.path.scrape_interval_s:g} s, a sync period of "
         f"{needs.sync_period_s:g} s",
         f"the load gains {needs.growth_per_min:g} requests/s a minute at its steepest; bursts beyond that wait",
         "requests are alike: long prompts and long answers change the throughput, which should be measured with yours",

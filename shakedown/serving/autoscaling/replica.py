@@ -57,7 +57,7 @@ class ReplicaModel:
         """Requests a second with all slots taken."""
         return self.max_num_seqs / self.full_service_s
 
-    def service_s(self, batch: int) -> float:
+    def service_s(self, batch: float) -> float:
         """Seconds in the engine if the batch stayed as it is."""
         if self.max_num_seqs == 1:
             return self.full_service_s

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from shakedown.serving.autoscaling.behavior import (
     LONGEST_PERIOD_S,
@@ -38,8 +38,8 @@ class Problem:
     slo_ttft_s: float
     goal: float = 0.95
     """Share of the requests that must meet the SLO."""
-    path: MetricPath = MetricPath()
-    cluster: ClusterModel = ClusterModel()
+    path: MetricPath = field(default_factory=MetricPath)
+    cluster: ClusterModel = field(default_factory=ClusterModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _tried(problem: Problem, factor: int, autoscaler: Autoscaler) -> Candidate:
 
 
 def _coarsened(problem: Problem) -> tuple[Problem, int]:
-    """The same load with every k-th request, each as heavy as k: a replica has a k-th of the slots and the same time."""
+    """The same load with every k-th request, each as heavy as k: a replica has a k-th of the slots, as fast."""
     replica = problem.replica
     wished = math.ceil(len(problem.arrivals_s) / REQUESTS_A_TRY)
     factor = max(min(wished, replica.max_num_seqs // FEWEST_SLOTS), 1)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from shakedown.errors import UsageError
+from shakedown.serving.autoscaling.behavior import History
 from shakedown.serving.autoscaling.calculator import average_value, pods_average, value
-from shakedown.serving.autoscaling.hpa import History, HpaSettings, Target, TargetKind, sync
+from shakedown.serving.autoscaling.hpa import HpaSettings, Target, TargetKind, sync
 from shakedown.serving.autoscaling.keda import KedaSettings, Reading, Served, poll, serve
 from shakedown.serving.autoscaling.metric_path import MetricPath, Prometheus
 from shakedown.serving.autoscaling.replica import ReplicaModel

@@ -115,7 +115,9 @@ class Workload:
 
     @property
     def waiting(self) -> int:
-        return len(self._shared) + sum(len(pod.engine.queue) for pod in self._pods if pod.engine.queue is not self._shared)
+        return len(self._shared) + sum(
+            len(pod.engine.queue) for pod in self._pods if pod.engine.queue is not self._shared
+        )
 
     def begin(self, replicas: int) -> None:
         """Replicas that are ready before the load begins."""

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from shakedown.cli.scaling_options import AT_LEAST_0, COUNT, POSITIVE, cluster_of, path_of, replica_of, scaling_options
+from shakedown.serving.autoscaling.behavior import Behavior
 from shakedown.serving.autoscaling.demand import Demand
 from shakedown.serving.autoscaling.figures import Figures
+from shakedown.serving.autoscaling.hpa import HpaSettings
 from shakedown.serving.autoscaling.recommend import Needs, Recommendation, recommend, rehearsal
 from shakedown.serving.autoscaling.scaled_object import Place, scaled_object
 from shakedown.serving.autoscaling.search import Candidate, Problem, rehearsed, search
@@ -72,13 +74,13 @@ def autoscale(
     found = recommend(needs)
     load = rehearsal(needs, found)
     problem = Problem(
-        arrivals_s=load.arrivals(asked["seed"]),
-        duration_s=load.duration_s,
+        demand=load,
         replica=needs.replica,
         slo_ttft_s=needs.slo_ttft_s,
         goal=asked["goal"],
         path=needs.path,
         cluster=needs.cluster,
+        seed=asked["seed"],
     )
     best = search(problem, found.autoscaler)[0].autoscaler if searching else found.autoscaler
     tried = rehearsed(problem, best)
@@ -138,7 +140,7 @@ def _print(needs: Needs, found: Recommendation, load: Demand, tried: Candidate, 
     console.print(f"\n[bold]{_followed(needs, found)}[/]")
     console.print("\n".join(_tried(load.points, tried.figures)))
     if tried.autoscaler != found.autoscaler:
-        console.print("The search found cheaper settings than the formulas; the ScaledObject below has them.")
+        console.print(f"Cheapest by search, and in the ScaledObject below: {_differing(tried.autoscaler.hpa)}.")
     click.echo(f"\n{_yaml(manifest)}", nl=False)
 
 
@@ -159,9 +161,16 @@ def _tried(points: Sequence[tuple[float, float]], found: Figures) -> tuple[str, 
         f"Tried in the simulator on {min(rates):.3g} to {max(rates):.3g} requests/s and back: "
         f"{found.attainment or 0.0:.1%} of {found.requests:,} requests got their first token within "
         f"{found.slo_ttft_s:g} s (p99 {found.ttft_p99_s or 0.0:.2f} s).",
-        f"At most {found.peak_wanted} replicas wanted, {found.needed} needed; {found.flapping} changes of direction; "
-        f"{found.gpu_hours:.1f} GPU-hours.",
+        f"At most {found.peak_wanted} replicas wanted, {found.needed} needed; "
+        f"changes of direction: {found.flapping}; {found.gpu_hours:.1f} GPU-hours.",
     )
+
+
+def _differing(hpa: HpaSettings) -> str:
+    """What a search may have changed."""
+    behavior = hpa.behavior or Behavior()
+    up = ", ".join(f"{policy.value} {policy.kind} in {policy.period_s} s" for policy in behavior.up.policies)
+    return f"threshold {hpa.targets[0].threshold:g}, scaleUp {up}, scaleDown window {behavior.down.window_s} s"
 
 
 def _yaml(manifest: dict[str, Any]) -> str:

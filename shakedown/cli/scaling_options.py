@@ -1,5 +1,6 @@
 """Options that `plan --autoscale` and `simulate` share: the replica, the cluster, the way of the metric."""
 
+import math
 from typing import Any
 
 import click
@@ -9,8 +10,19 @@ from shakedown.serving.autoscaling.metric_path import Broken, MetricPath, Outage
 from shakedown.serving.autoscaling.replica import ReplicaModel
 from shakedown.serving.autoscaling.workload import ClusterModel, Routing
 
-POSITIVE = click.FloatRange(min=0, min_open=True)
-AT_LEAST_0 = click.FloatRange(min=0)
+
+class FiniteRange(click.FloatRange):
+    """click lets nan and inf pass every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return found
+
+
+POSITIVE = FiniteRange(min=0, min_open=True)
+AT_LEAST_0 = FiniteRange(min=0)
 COUNT = click.IntRange(min=1)
 
 OPTIONS = (
@@ -28,9 +40,7 @@ OPTIONS = (
         "--prefill-s", type=AT_LEAST_0, default=0.0, show_default=True, help="From a slot to the first token."
     ),
     click.option("--slo-ttft-s", type=POSITIVE, default=2.0, show_default=True, help="Promised time to first token."),
-    click.option(
-        "--goal", type=click.FloatRange(0, 1), default=0.95, show_default=True, help="Share that must meet it."
-    ),
+    click.option("--goal", type=FiniteRange(0, 1), default=0.95, show_default=True, help="Share that must meet it."),
     click.option("--sync-period-s", type=POSITIVE, default=15.0, show_default=True, help="Of the HPA controller."),
     click.option("--scrape-interval-s", type=POSITIVE, default=15.0, show_default=True, help="Of Prometheus."),
     click.option(
@@ -86,7 +96,7 @@ def numbers(option: str, written: str, count: int, example: str) -> tuple[float,
         found = tuple(float(part) for part in written.split(":"))
     except ValueError:
         found = ()
-    if len(found) != count:
+    if len(found) != count or not all(math.isfinite(number) for number in found):
         raise UsageError(f"{option} is written like {example}, not {written!r}")
     return found
 

@@ -1,14 +1,18 @@
 """`shakedown simulate`: the replica curve of an autoscaler under a load, before it is deployed."""
 
 import csv
+import itertools
 import json
 import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shakedown.cli.replica_curve import picture
+from shakedown.cli.replica_curve import WIDTH, picture
 from shakedown.cli.scaling_options import COUNT, POSITIVE, cluster_of, numbers, path_of, replica_of, scaling_options
 from shakedown.errors import UsageError
 from shakedown.load.arrivals import Arrivals, Poisson, Ramp, Sinusoid, Steps
@@ -26,6 +30,8 @@ DEFAULT_DURATION_S = 3600.0
 MOST_REQUESTS = 2_000_000
 """About half a minute of simulation and 300 MB."""
 LOADS = ("rate", "ramp", "sinusoid", "steps", "csv_file")
+BESIDE, NARROWEST = 24, 20
+"""Characters beside the curve, and the fewest that it gets."""
 POLICY = re.compile(r"(\d+)(%?)/(\d+)")
 
 
@@ -64,7 +70,7 @@ def simulate_command(files: tuple[str, ...], as_json: bool, **asked: Any) -> int
       shakedown simulate --threshold 5 --metric waiting --service-rate 4 --load-time-s 300 --steps 4:600,12:3000
       shakedown simulate hpa.yaml --service-rate 4 --load-time-s 120 --csv monday.csv --outage queries:600:1200
     """
-    autoscaler = declared(files) if files else _autoscaler(asked)
+    autoscaler = _autoscaler(files, asked)
     replica = replica_of(asked)
     arrivals_s, duration_s = _load(asked)
     simulation = simulate(
@@ -82,7 +88,7 @@ def simulate_command(files: tuple[str, ...], as_json: bool, **asked: Any) -> int
     if as_json:
         click.echo(json.dumps({"met": met, "figures": as_plain(found), "notes": notes, **_curve(simulation)}))
     else:
-        click.echo(picture(simulation))
+        click.echo(picture(simulation, _width()))
         click.echo("\n".join(["", *_lines(found, simulation), *(f"Note: {note}." for note in notes)]))
     return 0 if met else 1
 
@@ -90,9 +96,16 @@ def simulate_command(files: tuple[str, ...], as_json: bool, **asked: Any) -> int
 commands: tuple[click.Command, ...] = (simulate_command,)
 
 
-def _autoscaler(asked: dict[str, Any]) -> Autoscaler:
-    if asked["threshold"] is None:
-        raise UsageError("give FILES with an autoscaler, or --threshold")
+def _autoscaler(files: tuple[str, ...], asked: dict[str, Any]) -> Autoscaler:
+    if bool(files) == (asked["threshold"] is not None):
+        raise UsageError("give FILES with an autoscaler, or --threshold; one of them")
+    if not files:
+        return _of_options(asked)
+    found = declared(files)
+    return replace(found, hpa=replace(found.hpa, sync_period_s=asked["sync_period_s"]))
+
+
+def _of_options(asked: dict[str, Any]) -> Autoscaler:
     hpa = HpaSettings(
         targets=(Target(Gauge(asked["metric"]), asked["threshold"], TargetKind(asked["target_type"])),),
         min_replicas=asked["min_replicas"],
@@ -126,15 +139,16 @@ def _load(asked: dict[str, Any]) -> tuple[tuple[float, ...], float]:
     if asked["csv_file"] is not None:
         demand = _csv(asked["csv_file"])
         duration_s = asked["duration_s"] or demand.duration_s
-        return _counted(demand.arrivals(asked["seed"])), duration_s
+        return _counted(demand.times(asked["seed"])), duration_s
     duration_s = asked["duration_s"] or DEFAULT_DURATION_S
-    return _counted(tuple(_arrivals(asked).due_times(duration_s))), duration_s
+    return _counted(_arrivals(asked).due_times(duration_s)), duration_s
 
 
-def _counted(arrivals_s: tuple[float, ...]) -> tuple[float, ...]:
+def _counted(times_s: Iterator[float]) -> tuple[float, ...]:
+    arrivals_s = tuple(itertools.islice(times_s, MOST_REQUESTS + 1))
     if len(arrivals_s) > MOST_REQUESTS:
         raise UsageError(
-            f"the load has {len(arrivals_s):,} requests, and {MOST_REQUESTS:,} can be simulated; divide its rates, "
+            f"the load has more requests than the {MOST_REQUESTS:,} that can be simulated; divide its rates, "
             "--service-rate, --max-num-seqs and the threshold by the same number"
         )
     return arrivals_s
@@ -169,13 +183,18 @@ def _curve(simulation: Simulation) -> dict[str, Any]:
     return {"changes": as_plain(simulation.changes), "samples": as_plain(simulation.samples)}
 
 
+def _width() -> int:
+    return min(max(shutil.get_terminal_size((WIDTH + BESIDE, 0)).columns - BESIDE, NARROWEST), WIDTH)
+
+
 def _lines(found: Figures, simulation: Simulation) -> list[str]:
     attained = (
         "nothing arrived" if found.attainment is None else f"{found.attainment:.1%} within {found.slo_ttft_s:g} s"
     )
     return [
         f"first token    {attained} of {found.requests:,} requests; p50 {_s(found.ttft_p50_s)}, "
-        f"p95 {_s(found.ttft_p95_s)}, p99 {_s(found.ttft_p99_s)}; {found.lost:,} lost, {found.unserved:,} still waiting at the end",
+        f"p95 {_s(found.ttft_p95_s)}, p99 {_s(found.ttft_p99_s)}; {found.lost:,} lost, "
+        f"{found.unserved:,} still waiting at the end",
         f"replicas       at most {found.peak_wanted} wanted and {found.peak_ready} ready; the load needs "
         f"{found.needed}: overshoot {found.overshoot}",
         f"changes        {found.changes}, of direction {found.flapping}; longest time below what was wanted "

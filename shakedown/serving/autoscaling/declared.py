@@ -146,11 +146,11 @@ def _rules(node: Any, default: Rules) -> Rules:
         )
         for policy in mappings(at(node, "policies"))
     )
-    window_s, tolerance = number(at(node, "stabilizationWindowSeconds")), quantity(at(node, "tolerance"))
+    window_s, tolerance = at(node, "stabilizationWindowSeconds"), quantity(at(node, "tolerance"))
     return replace(
         default,
         policies=policies or default.policies,
-        window_s=default.window_s if window_s is None else int(window_s),
+        window_s=default.window_s if window_s is None else _whole(window_s, 0),
         select=_word(Select, at(node, "selectPolicy"), default.select),
         tolerance=default.tolerance if tolerance is None else tolerance,
     )
@@ -179,7 +179,7 @@ def _whole(node: Any, default: int) -> int:
     if node is None:
         return default
     found = number(node)
-    if found is None or found != int(found):
+    if found is None or not found.is_integer():
         raise UsageError(f"{text(node)!r} is not a whole number")
     return int(found)
 

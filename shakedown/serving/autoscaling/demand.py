@@ -28,13 +28,23 @@ class Demand:
     def duration_s(self) -> float:
         return self.points[-1][0] - self.points[0][0]
 
+    @property
+    def requests(self) -> float:
+        """How many arrive, on average."""
+        pairs = itertools.pairwise(self.points)
+        return sum((rate + next_rate) / 2 * (next_s - t_s) for (t_s, rate), (next_s, next_rate) in pairs)
+
+    def divided(self, factor: float) -> "Demand":
+        """The same curve with rates that are as much lower."""
+        return Demand(tuple((t_s, rate / factor) for t_s, rate in self.points))
+
     def arrivals(self, seed: int = 0) -> tuple[float, ...]:
         """Independent users (Poisson), in seconds from the first point."""
-        return tuple(self._arrivals(random.Random(seed)))
+        return tuple(self.times(seed))
 
-    def _arrivals(self, dice: random.Random) -> Iterator[float]:
-        """Unit exponential gaps in the integral of the rate, mapped back to time."""
-        begin_s = self.points[0][0]
+    def times(self, seed: int = 0) -> Iterator[float]:
+        """The same, one after the other: unit exponential gaps in the integral of the rate, mapped back to time."""
+        dice, begin_s = random.Random(seed), self.points[0][0]
         due = dice.expovariate(1.0)
         for (t_s, rate), (next_s, next_rate) in itertools.pairwise(self.points):
             slope = (next_rate - rate) / (next_s - t_s) if next_s > t_s else 0.0

@@ -3,6 +3,7 @@
 True to kubernetes 1.34, pkg/controller/podautoscaler/horizontal.go (reconcileAutoscaler).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -59,8 +60,8 @@ class Target:
     kind: TargetKind = TargetKind.AVERAGE_VALUE
 
     def __post_init__(self) -> None:
-        if not milli(self.threshold) > 0:
-            raise UsageError(f"a target is above 0, in thousandths; got {self.threshold:g}")
+        if not math.isfinite(self.threshold) or milli(self.threshold) < 1:
+            raise UsageError(f"a target is finite and at least a thousandth; got {self.threshold:g}")
 
     @property
     def milli(self) -> int:

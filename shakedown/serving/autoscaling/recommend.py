@@ -239,7 +239,7 @@ def _reasons(needs: Needs, hpa: HpaSettings, keda: KedaSettings, share: float) -
         Setting(
             "scaleDown window",
             f"{behavior.down.window_s} s",
-            "twice the time that a replica takes to come back (300 s at least): one given up in a dip is missed soon",
+            "twice the time that a replica takes to come back (300 s at least): one given up in a dip must load again",
         ),
         Setting(
             "scaleDown policy",

@@ -1,9 +1,10 @@
 """Tries settings on a load in the simulator and keeps those that meet the SLO with the least GPU time."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from shakedown.errors import UsageError
 from shakedown.serving.autoscaling.behavior import (
     LONGEST_PERIOD_S,
     LONGEST_WINDOW_S,
@@ -12,14 +13,16 @@ from shakedown.serving.autoscaling.behavior import (
     PolicyKind,
     Rules,
 )
+from shakedown.serving.autoscaling.demand import Demand
 from shakedown.serving.autoscaling.figures import Figures, figures
 from shakedown.serving.autoscaling.metric_path import MetricPath
 from shakedown.serving.autoscaling.replica import ReplicaModel
 from shakedown.serving.autoscaling.simulator import Autoscaler, simulate
 from shakedown.serving.autoscaling.workload import ClusterModel
 
-REQUESTS_A_TRY = 20_000
-"""About 0.2 s of simulation."""
+BUNDLES_OF_A_SEARCH, BUNDLES_OF_A_REHEARSAL = 20_000, 100_000
+"""About 0.2 s and 1 s of simulation."""
+MOST_BUNDLES = 2_000_000
 FEWEST_SLOTS = 16
 """A replica of fewer slots fills and empties more jerkily than the one it stands for."""
 THRESHOLDS = (0.5, 0.65, 0.8, 0.9, 1.1, 1.25, 1.4)
@@ -32,14 +35,14 @@ UP_PODS = (1, 2, 4, 8)
 class Problem:
     """A load and what serves it."""
 
-    arrivals_s: Sequence[float]
-    duration_s: float
+    demand: Demand
     replica: ReplicaModel
     slo_ttft_s: float
     goal: float = 0.95
     """Share of the requests that must meet the SLO."""
     path: MetricPath = field(default_factory=MetricPath)
     cluster: ClusterModel = field(default_factory=ClusterModel)
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,46 +60,63 @@ class Candidate:
         return not self.meets, 0.0 if self.meets else -attainment, self.figures.gpu_hours
 
 
+@dataclass(frozen=True, slots=True)
+class _Bundles:
+    """A problem in bundles of `factor` requests: a replica has a factor-th of the slots, and is as fast.
+
+    What bundles show is as right on average and noisier, as their numbers are smaller.
+    """
+
+    problem: Problem
+    factor: int
+    replica: ReplicaModel
+    arrivals_s: tuple[float, ...]
+
+    def tried(self, autoscaler: Autoscaler) -> Candidate:
+        problem = self.problem
+        simulation = simulate(
+            _bundled(autoscaler, self.factor),
+            self.arrivals_s,
+            self.replica,
+            path=problem.path,
+            cluster=problem.cluster,
+            duration_s=problem.demand.duration_s,
+        )
+        found = figures(simulation, self.replica, problem.slo_ttft_s)
+        return Candidate(autoscaler, found, (found.attainment or 0.0) >= problem.goal)
+
+
 def search(problem: Problem, start: Autoscaler) -> tuple[Candidate, ...]:
     """Vary threshold, then the scale-down window, then the scale-up policy, each from the best so far; best first."""
-    coarse, factor = _coarsened(problem)
-    tried = [_tried(coarse, factor, start)]
+    bundles = _bundles(problem, BUNDLES_OF_A_SEARCH)
+    tried = [bundles.tried(start)]
     for variants in (_thresholds, _down_windows, _up_policies):
         best = min(tried, key=lambda candidate: candidate.rank).autoscaler
         known = {candidate.autoscaler for candidate in tried}
-        tried += [_tried(coarse, factor, variant) for variant in variants(best) if variant not in known]
+        tried += [bundles.tried(variant) for variant in variants(best) if variant not in known]
     return tuple(sorted(tried, key=lambda candidate: candidate.rank))
 
 
 def rehearsed(problem: Problem, autoscaler: Autoscaler) -> Candidate:
-    """One try with every request."""
-    return _tried(problem, 1, autoscaler)
+    """One careful try."""
+    return _bundles(problem, BUNDLES_OF_A_REHEARSAL).tried(autoscaler)
 
 
-def _tried(problem: Problem, factor: int, autoscaler: Autoscaler) -> Candidate:
-    """Requests in bundles of `factor` meet thresholds that are as much smaller."""
-    simulation = simulate(
-        _bundled(autoscaler, factor),
-        problem.arrivals_s,
-        problem.replica,
-        path=problem.path,
-        cluster=problem.cluster,
-        duration_s=problem.duration_s,
-    )
-    found = figures(simulation, problem.replica, problem.slo_ttft_s)
-    return Candidate(autoscaler, found, (found.attainment or 0.0) >= problem.goal)
-
-
-def _coarsened(problem: Problem) -> tuple[Problem, int]:
-    """The same load with every k-th request, each as heavy as k: a replica has a k-th of the slots, as fast."""
-    replica = problem.replica
-    wished = math.ceil(len(problem.arrivals_s) / REQUESTS_A_TRY)
-    factor = max(min(wished, replica.max_num_seqs // FEWEST_SLOTS), 1)
+def _bundles(problem: Problem, most: int) -> _Bundles:
+    """As few requests a bundle as the number of bundles allows. Raises UsageError where that is too many for a try."""
+    replica, requests = problem.replica, problem.demand.requests
+    factor = max(min(math.ceil(requests / most), replica.max_num_seqs // FEWEST_SLOTS), 1)
+    if requests / factor > MOST_BUNDLES:
+        raise UsageError(
+            f"the load to try has {requests:,.0f} requests, and replicas of {replica.max_num_seqs} slots are too small "
+            f"for a simulation of so many; divide all rates by the same number"
+        )
     thinner = replace(replica, max_num_seqs=round(replica.max_num_seqs / factor))
-    return replace(problem, arrivals_s=problem.arrivals_s[::factor], replica=thinner), factor
+    return _Bundles(problem, factor, thinner, problem.demand.divided(factor).arrivals(problem.seed))
 
 
 def _bundled(autoscaler: Autoscaler, factor: int) -> Autoscaler:
+    """Gauges that count bundles meet thresholds that are as much smaller."""
     targets = tuple(replace(target, threshold=target.threshold / factor) for target in autoscaler.hpa.targets)
     return replace(autoscaler, hpa=replace(autoscaler.hpa, targets=targets))
 

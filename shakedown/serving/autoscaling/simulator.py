@@ -7,6 +7,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from shakedown.errors import UsageError
 from shakedown.serving.autoscaling.behavior import History
@@ -102,6 +103,15 @@ def simulate(
     return loop.run(duration_s, first_sync_s, sample_every_s or duration_s / GRID)
 
 
+class _Order(IntEnum):
+    """What comes first at the same instant. A sync does not see the scrape beside it: the worst case of two clocks."""
+
+    WORKLOAD = 0
+    CONTROL = 1
+    SCRAPE = 2
+    SAMPLE = 3
+
+
 @dataclass(slots=True)
 class _Memory:
     """What the controllers remember between their turns."""
@@ -109,7 +119,8 @@ class _Memory:
     history: History = field(default_factory=History)
     failures: dict[Target, int] = field(default_factory=dict)
     cached: dict[Target, Reading] = field(default_factory=dict)
-    last_active_s: float | None = None
+    last_active_s: float | None = 0.0
+    """The workload was in use before the load begins."""
     without_metric: int = 0
 
 
@@ -123,8 +134,8 @@ class _Loop:
         cluster: ClusterModel | None,
     ) -> None:
         self._autoscaler, self._arrivals_s, self._path = autoscaler, arrivals_s, path
-        self._events: list[tuple[float, int, Callable[[float], None]]] = []
-        self._order = itertools.count()
+        self._events: list[tuple[float, _Order, int, Callable[[float], None]]] = []
+        self._numbers = itertools.count()
         self._prometheus = Prometheus(path)
         self._memory = _Memory()
         self._samples: list[Sample] = []
@@ -133,11 +144,11 @@ class _Loop:
 
     def run(self, duration_s: float, first_sync_s: float, sample_every_s: float) -> Simulation:
         self._changes.append(Change(0.0, self.workload.wanted, "start"))
-        self._every(self._path.scrape_interval_s, self._path.first_scrape_s, self._scrape)
+        self._every(self._path.scrape_interval_s, self._path.first_scrape_s, _Order.SCRAPE, self._scrape)
         if self._autoscaler.keda is not None and self._autoscaler.keda.polls:
-            self._every(self._autoscaler.keda.polling_interval_s, 0.0, self._poll)
-        self._every(self._autoscaler.hpa.sync_period_s, first_sync_s, self._sync)
-        self._every(sample_every_s, 0.0, self._sample)
+            self._every(self._autoscaler.keda.polling_interval_s, 0.0, _Order.CONTROL, self._poll)
+        self._every(self._autoscaler.hpa.sync_period_s, first_sync_s, _Order.CONTROL, self._sync)
+        self._every(sample_every_s, 0.0, _Order.SAMPLE, self._sample)
         self._play(duration_s)
         self.workload.count_gpu_time(duration_s)
         return Simulation(
@@ -157,7 +168,7 @@ class _Loop:
         upcoming, request = [*self._arrivals_s, duration_s], 0
         while True:
             if self._events and self._events[0][0] <= upcoming[request]:
-                now_s, _, act = heapq.heappop(self._events)
+                now_s, _, _, act = heapq.heappop(self._events)
                 act(now_s)
             elif request < len(self._arrivals_s):
                 self.workload.arrive(request, upcoming[request])
@@ -165,15 +176,17 @@ class _Loop:
             else:
                 return
 
-    def _at(self, t_s: float, act: Callable[[float], None]) -> None:
-        heapq.heappush(self._events, (t_s, next(self._order), act))
+    def _at(self, t_s: float, act: Callable[[float], None], order: _Order = _Order.WORKLOAD) -> None:
+        heapq.heappush(self._events, (t_s, order, next(self._numbers), act))
 
-    def _every(self, period_s: float, first_s: float, act: Callable[[float], None]) -> None:
+    def _every(self, period_s: float, first_s: float, order: _Order, act: Callable[[float], None]) -> None:
+        turns = itertools.count(1)
+
         def turn(now_s: float) -> None:
-            self._at(now_s + period_s, turn)
+            self._at(first_s + next(turns) * period_s, turn, order)
             act(now_s)
 
-        self._at(first_s, turn)
+        self._at(first_s, turn, order)
 
     def _scrape(self, now_s: float) -> None:
         self._prometheus.scrape(self.workload.gauges(), now_s)

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from shakedown.errors import UsageError
 from shakedown.serving.autoscaling.calculator import PodSample, PodState
@@ -127,9 +128,8 @@ class Workload:
     def scale(self, replicas: int, now_s: float) -> None:
         self.count_gpu_time(now_s)
         for _ in range(replicas - self.wanted):
-            pod = self._new_pod()
+            self._new_pod()
             self._schedule(now_s + self.cluster.schedule_s, self._place_pods)
-            assert pod.phase is Phase.UNSCHEDULED
         for pod in sorted(self._staying(), key=_first_to_go)[: max(self.wanted - replicas, 0)]:
             self._stop(pod, now_s)
 
@@ -179,7 +179,7 @@ class Workload:
             if pod.phase is Phase.UNSCHEDULED and taken < self.cluster.places:
                 pod.phase = Phase.LOADING
                 ready_s = now_s + self.cluster.load_s + self.cluster.ready_lag_s
-                self._schedule(ready_s, lambda at_s, pod=pod: self._loaded(pod, at_s))  # type: ignore[misc]
+                self._schedule(ready_s, partial(self._loaded, pod))
 
     def _loaded(self, pod: Pod, now_s: float) -> None:
         if pod.phase is Phase.LOADING:
@@ -199,7 +199,7 @@ class Workload:
         self._serving.remove(pod)
         if pod.engine.queue is self._shared:
             pod.engine.queue = deque()
-        self._schedule(now_s + self.cluster.drain_s, lambda at_s: self._kill(pod, at_s))
+        self._schedule(now_s + self.cluster.drain_s, partial(self._kill, pod))
         self._leave_if_empty(pod, now_s)
 
     def _kill(self, pod: Pod, now_s: float) -> None:
@@ -240,8 +240,7 @@ class Workload:
         pod.generation += 1
         finish_s = pod.engine.next_finish_s()
         if finish_s is not None:
-            generation = pod.generation
-            self._schedule(finish_s, lambda at_s: self._finish(pod, generation, at_s))
+            self._schedule(finish_s, partial(self._finish, pod, pod.generation))
 
     def _finish(self, pod: Pod, generation: int, now_s: float) -> None:
         if generation != pod.generation:

@@ -161,7 +161,7 @@ def _tried(points: Sequence[tuple[float, float]], found: Figures) -> tuple[str, 
         f"Tried in the simulator on {min(rates):.3g} to {max(rates):.3g} requests/s and back: "
         f"{found.attainment or 0.0:.1%} of {found.requests:,} requests got their first token within "
         f"{found.slo_ttft_s:g} s (p99 {found.ttft_p99_s or 0.0:.2f} s).",
-        f"At most {found.peak_wanted} replicas wanted, {found.needed} needed; "
+        f"At most {found.peak_wanted} replicas wanted ({found.needed} would serve the peak with every slot taken); "
         f"changes of direction: {found.flapping}; {found.gpu_hours:.1f} GPU-hours.",
     )
 

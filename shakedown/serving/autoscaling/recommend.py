@@ -177,9 +177,14 @@ def _share(needs: Needs, replicas: int) -> float:
 
 
 def _followed_growth_per_s(needs: Needs, replicas: int, share: float) -> float:
-    """`_share` solved for the growth: headroom ÷ growth + √(2 × queue time × throughput ÷ growth) = reaction."""
+    """`_share` solved for the growth: headroom ÷ growth + √(2 × queue time × throughput ÷ growth) = reaction.
+
+    Nothing where replicas of one or two slots are full before the HPA's tolerance is exceeded.
+    """
     throughput = replicas * needs.replica.rate_per_s
     headroom = throughput * (1 - share * (1 + DEFAULT_TOLERANCE))
+    if headroom <= 0:
+        return 0.0
     queue = math.sqrt(2 * needs.queue_s * throughput)
     root = (math.sqrt(queue**2 + 4 * headroom * needs.reaction_s) - queue) / (2 * headroom)
     return 1 / root**2

@@ -23,6 +23,8 @@ class FiniteRange(click.FloatRange):
 
 POSITIVE = FiniteRange(min=0, min_open=True)
 AT_LEAST_0 = FiniteRange(min=0)
+PERIOD = FiniteRange(min=0.1)
+"""Below it, a simulation has more turns than requests."""
 COUNT = click.IntRange(min=1)
 
 OPTIONS = (
@@ -41,8 +43,8 @@ OPTIONS = (
     ),
     click.option("--slo-ttft-s", type=POSITIVE, default=2.0, show_default=True, help="Promised time to first token."),
     click.option("--goal", type=FiniteRange(0, 1), default=0.95, show_default=True, help="Share that must meet it."),
-    click.option("--sync-period-s", type=POSITIVE, default=15.0, show_default=True, help="Of the HPA controller."),
-    click.option("--scrape-interval-s", type=POSITIVE, default=15.0, show_default=True, help="Of Prometheus."),
+    click.option("--sync-period-s", type=PERIOD, default=15.0, show_default=True, help="Of the HPA controller."),
+    click.option("--scrape-interval-s", type=PERIOD, default=15.0, show_default=True, help="Of Prometheus."),
     click.option(
         "--scrape-lag-s", type=AT_LEAST_0, default=0.0, show_default=True, help="Until queries find a sample."
     ),

@@ -27,6 +27,7 @@ from shakedown.serving.autoscaling.simulator import Autoscaler, Simulation, simu
 from shakedown.settings import as_plain
 
 DEFAULT_DURATION_S = 3600.0
+LONGEST_S = 31 * 86400.0
 MOST_REQUESTS = 2_000_000
 """About half a minute of simulation and 300 MB."""
 LOADS = ("rate", "ramp", "sinusoid", "steps", "csv_file")
@@ -138,10 +139,16 @@ def _load(asked: dict[str, Any]) -> tuple[tuple[float, ...], float]:
         raise UsageError(f"choose one of --rate, --ramp, --sinusoid, --steps and --csv; got {len(given)}")
     if asked["csv_file"] is not None:
         demand = _csv(asked["csv_file"])
-        duration_s = asked["duration_s"] or demand.duration_s
-        return _counted(demand.times(asked["seed"])), duration_s
-    duration_s = asked["duration_s"] or DEFAULT_DURATION_S
+        return _counted(demand.times(asked["seed"])), _duration_s(asked, demand.duration_s)
+    duration_s = _duration_s(asked, DEFAULT_DURATION_S)
     return _counted(_arrivals(asked).due_times(duration_s)), duration_s
+
+
+def _duration_s(asked: dict[str, Any], default_s: float) -> float:
+    duration_s: float = asked["duration_s"] or default_s
+    if duration_s > LONGEST_S:
+        raise UsageError(f"a simulation lasts {LONGEST_S:g} s (a month) at most, not {duration_s:g} s")
+    return duration_s
 
 
 def _counted(times_s: Iterator[float]) -> tuple[float, ...]:

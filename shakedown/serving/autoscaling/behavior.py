@@ -6,7 +6,7 @@ convertDesiredReplicas…, calculateScale…Limit…) and pkg/apis/autoscaling/v
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from shakedown.errors import UsageError
@@ -98,8 +98,8 @@ class History:
 
     recommendations: tuple[Stamped, ...] = ()
     """Before stabilization."""
-    added: tuple[Stamped, ...] = field(default=())
-    removed: tuple[Stamped, ...] = field(default=())
+    added: tuple[Stamped, ...] = ()
+    removed: tuple[Stamped, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

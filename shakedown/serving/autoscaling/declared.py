@@ -87,6 +87,8 @@ def _of_trigger(trigger: Any) -> Target:
     if threshold is None:
         raise UsageError("a trigger has no threshold")
     kind = _word(TargetKind, trigger.get("metricType"), TargetKind.AVERAGE_VALUE)
+    if kind is TargetKind.PODS:
+        raise UsageError("KEDA has no metricType Pods")
     return Target(_gauge(text(at(trigger, "metadata", "query"))), threshold, kind)
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from shakedown.errors import UsageError
 
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaModel:
@@ -30,6 +32,11 @@ class ReplicaModel:
             raise UsageError(
                 f"a request takes longer in a full batch than alone, and more than 0 s; got {self.full_service_s:g} s "
                 f"and {self.alone_s:g} s"
+            )
+        if self.alone_s * self.max_num_seqs < self.full_service_s * (1 - ROUNDING):
+            raise UsageError(
+                f"requests of {self.alone_s:g} s alone and {self.full_service_s:g} s among {self.max_num_seqs} are "
+                "served faster one by one; the throughput of a replica does not fall with its batch"
             )
         if not self.prefill_s >= 0:
             raise UsageError(f"the prefill takes 0 s or more, not {self.prefill_s:g}")

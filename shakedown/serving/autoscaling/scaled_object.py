@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shakedown.engine.metrics import REQUESTS_RUNNING, REQUESTS_WAITING
+from shakedown.errors import UsageError
 from shakedown.serving.autoscaling.behavior import Behavior, Rules
-from shakedown.serving.autoscaling.hpa import Gauge, Target
+from shakedown.serving.autoscaling.hpa import Gauge, Target, TargetKind
 from shakedown.serving.autoscaling.keda import Fallback, KedaSettings
 from shakedown.serving.autoscaling.simulator import Autoscaler
 
@@ -35,7 +36,10 @@ class Place:
 
 
 def scaled_object(autoscaler: Autoscaler, place: Place) -> dict[str, Any]:
-    """The object, ready for `kubectl apply`. An autoscaler that is a plain HPA gets KEDA's defaults."""
+    """The object, ready for `kubectl apply`. An autoscaler that is a plain HPA gets KEDA's defaults.
+
+    Raises UsageError for a metric of single pods.
+    """
     hpa, keda = autoscaler.hpa, autoscaler.keda or KedaSettings(min_replicas=autoscaler.hpa.min_replicas)
     spec: dict[str, Any] = {
         "scaleTargetRef": {"name": place.name},
@@ -64,6 +68,8 @@ def _fallback(fallback: Fallback) -> dict[str, Any]:
 
 
 def _trigger(target: Target, keda: KedaSettings, place: Place) -> dict[str, Any]:
+    if target.kind is TargetKind.PODS:
+        raise UsageError("KEDA has no metric of single pods; an HPA with an adapter has")
     query = " + ".join(f"sum({name}{place.selector})" for name in SERIES[target.gauge])
     return {
         "type": "prometheus",

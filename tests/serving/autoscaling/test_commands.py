@@ -123,6 +123,8 @@ def test_simulate_shows_an_outage_of_the_metric(capsys: pytest.CaptureFixture[st
         (["--threshold", "5", "--rate", "3", "--outage", "rain:1:2"], "scrapes:600:900"),
         (["--threshold", "5", "--rate", "3", "--min-replicas", "11"], "maxReplicas"),
         (["--threshold", "5", "--rate", "1e9"], "can be simulated"),
+        (["--threshold", "5", "--rate", "3", "--duration-s", "1e12"], "a month"),
+        (["--threshold", "5", "--rate", "3", "--sync-period-s", "1e-9"], "0.1"),
         (["--threshold", "5", "--csv", "/nowhere.csv"], "cannot be read"),
         (["--threshold", "5", "--rate", "3", "--service-time-s", "99"], "full batch"),
         (["/nowhere.yaml", "--rate", "3"], "does not exist"),

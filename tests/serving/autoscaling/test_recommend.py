@@ -86,7 +86,7 @@ def test_every_recommendation_is_within_its_bounds(
     growth: float, load_s: float, minimum: int, slo_s: float, slots: int
 ) -> None:
     wanted = Needs(
-        replica=ReplicaModel.of_rate(2.0, slots, alone_service_s=0.2 * slots / 2.0),
+        replica=ReplicaModel.of_rate(2.0, slots, alone_service_s=max(0.2 * slots, 1.0) / 2.0),
         slo_ttft_s=slo_s,
         growth_per_min=growth,
         min_replicas=minimum,
@@ -232,6 +232,11 @@ def test_an_hpa_is_read(tmp_path: Path) -> None:
     [
         ("ScaledObject", "{triggers: [{type: cron}]}", "cron"),
         ("ScaledObject", "{triggers: []}", "needs a metric"),
+        (
+            "ScaledObject",
+            TRIGGER.replace("{type", "{metricType: Pods, type").join(("{triggers: [", "]}")),
+            "no metricType",
+        ),
         ("ScaledObject", f"{{maxReplicaCount: 1.5, triggers: [{TRIGGER}]}}", "whole number"),
         ("ScaledObject", f"{{maxReplicaCount: .inf, triggers: [{TRIGGER}]}}", "whole number"),
         ("ScaledObject", f"{{fallback: {{behavior: hope}}, triggers: [{TRIGGER}]}}", "hope"),

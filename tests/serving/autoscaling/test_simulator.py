@@ -164,6 +164,8 @@ def test_input_that_makes_no_sense_is_refused() -> None:
         Demand(((0.0, 1.0), (10.0, math.nan)))
     with pytest.raises(UsageError):
         ReplicaModel(max_num_seqs=4, full_service_s=1.0, alone_service_s=2.0)
+    with pytest.raises(UsageError, match="one by one"):
+        ReplicaModel(max_num_seqs=4, full_service_s=1.0, alone_service_s=0.2)
 
 
 # Known failures.

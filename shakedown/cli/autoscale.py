@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from shakedown.cli.scaling_options import AT_LEAST_0, COUNT, POSITIVE, cluster_of, path_of, replica_of, scaling_options
+from shakedown.errors import UsageError
 from shakedown.serving.autoscaling.behavior import Behavior
 from shakedown.serving.autoscaling.demand import Demand
 from shakedown.serving.autoscaling.figures import Figures
@@ -70,6 +71,8 @@ def autoscale(
       shakedown plan --autoscale --load-time-s 300 --service-rate 4 --max-num-seqs 64 --growth-per-min 0.5
       shakedown plan --autoscale --load-time-s 300 --service-rate 4 --gpus 8 --search --yaml > scaledobject.yaml
     """
+    if only_yaml and as_json:
+        raise UsageError("choose one of --yaml and --json; the JSON has the ScaledObject too")
     needs = _needs(asked)
     found = recommend(needs)
     load = rehearsal(needs, found)
@@ -139,6 +142,8 @@ def _print(needs: Needs, found: Recommendation, load: Demand, tried: Candidate, 
         console.print(f"  {assumption}")
     console.print(f"\n[bold]{_followed(needs, found)}[/]")
     console.print("\n".join(_tried(load.points, tried.figures)))
+    if not tried.meets:
+        console.print("[bold]That misses the goal.[/]")
     if tried.autoscaler != found.autoscaler:
         console.print(f"Cheapest by search, and in the ScaledObject below: {_differing(tried.autoscaler.hpa)}.")
     click.echo(f"\n{_yaml(manifest)}", nl=False)

@@ -65,6 +65,13 @@ class Needs:
                 f"at least one replica stays, and no fewer than the minimum are the most; got {self.min_replicas} and "
                 f"{self.max_replicas}"
             )
+        if self.max_replicas > self.cluster.places:
+            raise UsageError(f"{self.cluster.gpus} GPUs hold {self.cluster.places} replicas, not {self.max_replicas}")
+        if self.rate_per_s is not None and self.rate_per_s > self.max_replicas * self.replica.rate_per_s:
+            least = math.ceil(self.rate_per_s / self.replica.rate_per_s)
+            raise UsageError(
+                f"{self.rate_per_s:g} requests/s need {least} replicas at least, and {self.max_replicas} are the most"
+            )
 
     @property
     def reaction_s(self) -> float:

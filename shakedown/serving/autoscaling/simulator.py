@@ -90,15 +90,21 @@ def simulate(
     """Run the loop over requests that arrive at ascending times.
 
     It begins with `initial_replicas` ready (default: the minimum) and ends at `duration_s` (default: the last arrival).
-    Raises UsageError for arrivals that go back in time or a duration that is not positive.
+    Raises UsageError for arrivals that go back in time, no duration, and too few GPUs to begin with.
     """
     duration_s = (arrivals_s[-1] if arrivals_s else 0.0) if duration_s is None else duration_s
     if not duration_s > 0:
         raise UsageError(f"a simulation lasts longer than 0 s, not {duration_s:g}")
     if any(later < earlier for earlier, later in itertools.pairwise(arrivals_s)):
         raise UsageError("arrivals must be in ascending order")
+    cluster = cluster or ClusterModel()
+    begin = autoscaler.floor if initial_replicas is None else initial_replicas
+    if begin > cluster.places:
+        raise UsageError(
+            f"{cluster.gpus} GPUs hold {cluster.places} replicas, and {begin} are to be ready at the start"
+        )
     loop = _Loop(autoscaler, [t for t in arrivals_s if t < duration_s], replica, path or MetricPath(), cluster)
-    loop.workload.begin(autoscaler.floor if initial_replicas is None else initial_replicas)
+    loop.workload.begin(begin)
     first_sync_s = autoscaler.hpa.sync_period_s if first_sync_s is None else first_sync_s
     return loop.run(duration_s, first_sync_s, sample_every_s or duration_s / GRID)
 
@@ -131,7 +137,7 @@ class _Loop:
         arrivals_s: list[float],
         replica: ReplicaModel,
         path: MetricPath,
-        cluster: ClusterModel | None,
+        cluster: ClusterModel,
     ) -> None:
         self._autoscaler, self._arrivals_s, self._path = autoscaler, arrivals_s, path
         self._events: list[tuple[float, _Order, int, Callable[[float], None]]] = []
@@ -140,7 +146,7 @@ class _Loop:
         self._memory = _Memory()
         self._samples: list[Sample] = []
         self._changes: list[Change] = []
-        self.workload = Workload(replica, cluster or ClusterModel(), self._at, len(arrivals_s))
+        self.workload = Workload(replica, cluster, self._at, len(arrivals_s))
 
     def run(self, duration_s: float, first_sync_s: float, sample_every_s: float) -> Simulation:
         self._changes.append(Change(0.0, self.workload.wanted, "start"))

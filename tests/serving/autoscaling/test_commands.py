@@ -56,6 +56,22 @@ def test_plan_that_cannot_follow_exits_1(capsys: pytest.CaptureFixture[str]) -> 
     assert "follows only" in out
 
 
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--gpus", "2", "--min-replicas", "3"], "2 GPUs hold 2 replicas"),
+        (["--rate", "100"], "25 replicas"),
+        (["--min-replicas", "5", "--max-replicas", "4"], "no fewer than the minimum"),
+        (["--yaml", "--json"], "choose one"),
+        (["--prefill-s", "2"], "nothing for the queue"),
+    ],
+)
+def test_plan_refuses_what_cannot_be(capsys: pytest.CaptureFixture[str], args: list[str], words: str) -> None:
+    code, _, err = said(capsys, *PLAN, *args)
+    assert code == 4
+    assert words in err
+
+
 def test_plan_with_a_search_says_what_it_took(capsys: pytest.CaptureFixture[str]) -> None:
     small = ("--service-rate", "1", "--max-num-seqs", "16", "--load-time-s", "60", "--growth-per-min", "0.1")
     code, out, _ = said(capsys, "plan", "--autoscale", *small, "--search")
@@ -123,6 +139,7 @@ def test_simulate_shows_an_outage_of_the_metric(capsys: pytest.CaptureFixture[st
         (["--threshold", "5", "--rate", "3", "--outage", "rain:1:2"], "scrapes:600:900"),
         (["--threshold", "5", "--rate", "3", "--min-replicas", "11"], "maxReplicas"),
         (["--threshold", "5", "--rate", "1e9"], "can be simulated"),
+        (["--threshold", "5", "--rate", "3", "--min-replicas", "3", "--gpus", "2"], "to be ready"),
         (["--threshold", "5", "--rate", "3", "--duration-s", "1e12"], "a month"),
         (["--threshold", "5", "--rate", "3", "--sync-period-s", "1e-9"], "0.1"),
         (["--threshold", "5", "--csv", "/nowhere.csv"], "cannot be read"),

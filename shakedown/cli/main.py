@@ -19,6 +19,7 @@ MODULES = {
     "down": "cluster",
     "kubectl": "cluster",
     "plan": "plan",
+    "simulate": "simulate",
     "lint": "lint",
     "load": "load",
     "drill": "chaos",

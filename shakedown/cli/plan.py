@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from shakedown.cli.autoscale import FLAG, WithAutoscale
 from shakedown.engine.devices import GIB, device
 from shakedown.engine.environment import CONFIGS
 from shakedown.engine.memory.calculator import FITS, Answer, answer
@@ -40,7 +41,8 @@ def _term_options(command: Any) -> Any:
     return command
 
 
-@click.command()
+@click.command(cls=WithAutoscale)
+@click.option(FLAG, is_flag=True, expose_value=False, help=f"Plan the autoscaler instead: plan {FLAG} --help.")
 @click.option("--config", type=click.Path(path_type=Path), help="A Hugging Face config.json, or the folder with it.")
 @click.option("--model", help="A model whose config is bundled, such as llama-3-8b.")
 @click.option("--device", "device_name", help="A GPU, such as A100-80 or L4; its memory is what the driver reports.")
@@ -74,6 +76,7 @@ def plan(
       shakedown plan --model llama-3-8b --device A100-80 --max-model-len 4096
       shakedown plan --config config.json --device L4 --gpu-memory-utilization 0.95 --json
       shakedown plan --log engine.log --model llama-3-8b
+      shakedown plan --autoscale --help
     """
     shape = load_shape(config, model)
     if device_name is not None and terms["total_gib"] is None:

@@ -11,8 +11,8 @@ from shakedown.errors import UsageError
 
 CLUSTERS = ("embedded", "current")
 ENGINES = ("twin", "cpu", "gpu")
-PROFILES = ("smoke", "nightly")
-DEFAULT_TIME_SCALE = {"smoke": 0.2, "nightly": 0.2}
+PROFILES = ("smoke", "nightly", "certify")
+DEFAULT_TIME_SCALE = {"smoke": 0.2, "nightly": 0.2, "certify": 0.2}
 WHOLE_SECONDS_TOLERANCE = 1e-9
 
 

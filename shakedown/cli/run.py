@@ -215,7 +215,8 @@ async def git_revision() -> str | None:
 
 def pytest_command(settings: RunSettings, paths: list[str], settings_file: Path) -> list[str]:
     """The child that runs the scenarios."""
-    profile = ["-m", "smoke"] if settings.profile == "smoke" else []
+    chosen = {"smoke": "smoke", "nightly": "not certify"}
+    profile = ["-m", chosen[settings.profile]] if settings.profile in chosen else []
     return [
         *(sys.executable, "-m", "pytest", "-c", str(SUITES / "pytest.ini"), "--rootdir", str(ROOT)),
         *("-p", "fixtures.plugin", "--shakedown-settings", str(settings_file)),

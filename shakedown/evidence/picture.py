@@ -39,7 +39,7 @@ LANE_AT_MOST = 7.0
 POD_NAME_AT_MOST = 27
 KV_HEIGHT = 80.0
 REPLICAS_HEIGHT = 64.0
-REPLICA_WORDS = {"wanted": "wanted by the autoscaler", "ready": "Ready"}
+REPLICA_WORDS = {"wanted": "wanted by the autoscaler", "ready": "Ready", "simulated": "wanted by the simulator"}
 KV_NAMED_AT_MOST = 3
 
 Row = tuple[float, Callable[[float], list[str]]]
@@ -225,7 +225,7 @@ def _kv(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
 def _replicas(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
     plot = Plot(top, REPLICAS_HEIGHT, _highest(*timeline.replicas))
     shapes = [*_title(top, "Replicas"), *_frame(plot)]
-    for series, below in zip(timeline.replicas, (27.0, 43.0), strict=False):
+    for series, below in zip(timeline.replicas, (27.0, 43.0, 59.0), strict=False):
         shapes.append(curve(stairs(_points(timeline, scale, series, plot)), f"curve replicas-{series.name}"))
         shapes.append(line(0, top + below - 4, 14, top + below - 4, f"curve replicas-{series.name}"))
         shapes.append(text(20, top + below, REPLICA_WORDS[series.name], "row-note"))

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from shakedown.evidence.pod_phases import PodRow, pod_rows
 from shakedown.judge.latency import ttft
-from shakedown.judge.loop import DESIRED, READY
+from shakedown.judge.loop import DESIRED, READY, SIMULATED
 from shakedown.judge.objectives import SLO, is_good
 from shakedown.judge.quantities import counter_rises
 from shakedown.judge.records import Mark, MarkKind, MetricSample, Outcome, Recorded, RequestRecord
@@ -279,7 +279,7 @@ def _together(
 
 
 def _replicas(samples: Sequence[MetricSample], zero: float, edges: Sequence[float]) -> tuple[Series, ...]:
-    named = (("wanted", DESIRED), ("ready", READY))
+    named = (("wanted", DESIRED), ("ready", READY), ("simulated", SIMULATED))
     found = [_together(samples, metric, name, zero, edges) for name, metric in named]
     return tuple(series for series in found if series is not None)
 

@@ -30,6 +30,8 @@ READY = "loop:ready"
 SERVING = "loop:serving"
 """Pods that have requests running."""
 
+SIMULATED = "loop:simulated"
+"""Replicas that a simulation of the same arrivals wants; samples of the pod "simulator"."""
 LONG_QUEUE = "the queue is longer than its threshold"
 MORE_WANTED = "the HPA wants more replicas"
 MORE_READY = "a new replica is Ready"

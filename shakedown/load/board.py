@@ -25,6 +25,7 @@ class WorkerReport(NamedTuple):
     cpu_share: float = 0.0
     starved_share: float = 0.0
     wall_s: float = 0.0
+    memory_growth_bytes: float = 0.0
 
     @property
     def health(self) -> WorkerHealth:
@@ -34,6 +35,7 @@ class WorkerReport(NamedTuple):
             cpu_share=self.cpu_share,
             starved_share=self.starved_share,
             wall_s=self.wall_s,
+            memory_growth_bytes=self.memory_growth_bytes,
         )
 
 

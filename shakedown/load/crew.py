@@ -117,6 +117,7 @@ class OwnProcess:
                 cpu_share=health.cpu_share,
                 starved_share=health.starved_share,
                 wall_s=health.wall_s,
+                memory_growth_bytes=health.memory_growth_bytes,
             )
         ]
 

@@ -11,6 +11,7 @@ from shakedown.errors import UsageError
 from shakedown.judge.percentiles import percentile
 
 TICK_EVERY_S = 0.02
+WEIGH_EVERY_S = 1.0
 CPU_JUDGED_FROM_S = 5.0
 LOOP_JUDGED_FROM_S = 1.0
 SPARE_FILES = 128
@@ -43,6 +44,8 @@ class WorkerHealth:
     starved_share: float = 0.0
     """Share of the time in which it could have run but another process had the core."""
     wall_s: float = 0.0
+    memory_growth_bytes: float = 0.0
+    """Resident memory in the last quarter of the load less that in the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,8 @@ class LoadHealth:
     """How late the event loop wakes a timer; the worst worker's."""
     cpu_share: float
     starved_share: float
+    memory_growth_bytes: float
+    """Of all workers together; a client that grows with the load ends when the machine does."""
     offered_rate: float
     """Requests due a second."""
     achieved_rate: float
@@ -75,6 +80,7 @@ class SelfWatch:
         self._started = time.monotonic()
         self._cpu_at_start = time.process_time()
         self._starved_at_start = _seconds_waited_for_a_core()
+        self._resident = array("d")
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -97,10 +103,15 @@ class SelfWatch:
             cpu_share=(time.process_time() - self._cpu_at_start) / wall_s,
             starved_share=(_seconds_waited_for_a_core() - self._starved_at_start) / wall_s,
             wall_s=wall_s,
+            memory_growth_bytes=_growth(self._resident),
         )
 
     async def _tick(self) -> None:
+        weighed_at = -WEIGH_EVERY_S
         while True:
+            if time.monotonic() - weighed_at >= WEIGH_EVERY_S:
+                weighed_at = time.monotonic()
+                self._resident.append(_resident_bytes())
             asleep_since = time.monotonic()
             await asyncio.sleep(TICK_EVERY_S)
             self._lags.append(max(0.0, time.monotonic() - asleep_since - TICK_EVERY_S))
@@ -129,6 +140,7 @@ def load_health(
         sent=sent,
         send_lag_max_s=max(send_lags_s, default=0.0),
         starved_share=max((each.starved_share for each in workers), default=0.0),
+        memory_growth_bytes=sum(each.memory_growth_bytes for each in workers),
         offered_rate=due / duration_s,
         achieved_rate=sent / duration_s,
         workers=len(workers),
@@ -165,6 +177,24 @@ def _passed_bounds(
 
 def _late(what: str, lag_s: float, bound_s: float) -> str:
     return f"{what} {lag_s * 1000:.0f} ms late (99th percentile), over {bound_s * 1000:.0f} ms"
+
+
+def _resident_bytes() -> float:
+    """Of this process; 0 where /proc does not tell."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - a plain read beside a running load
+            return float(int(file.read().split()[1]) * resource.getpagesize())
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _growth(resident: Sequence[float]) -> float:
+    """The first quarter is warm-up: buffers, connections and code that was never run before."""
+    quarter = len(resident) // 4
+    if not quarter:
+        return 0.0
+    second, last = resident[quarter : 2 * quarter], resident[-quarter:]
+    return sum(last) / quarter - sum(second) / quarter
 
 
 def _seconds_waited_for_a_core() -> float:

@@ -24,6 +24,7 @@ READY_WITHIN_S = 90.0
 """An engine starts in 12 s alone, and in a minute beside a load that takes both cores."""
 
 
+@pytest.mark.certify
 @pytest.mark.serving(ONE_SMALL_REPLICA)
 async def test_600_users_make_one_replica_three(vllm, autoscale, open_loop, scenario):
     """600 users on one replica: the loop closes link by link, three replicas serve, and the queue drains."""

@@ -4,6 +4,8 @@ A gateway that buffers, retries or keeps a reader's place is not slower, it is w
 question is answered three times, and engines write for nobody. Each of these is planted once and must be seen.
 """
 
+import asyncio
+
 import httpx
 import pytest
 
@@ -27,7 +29,10 @@ POOLS = (
 WHAT_USERS_EXPECT = SLO(ttft_s=1.5, tpot_s=0.1)
 TALK = TrafficClass(name="people", prompt_tokens=64, max_tokens=64, headers={"X-Traffic-Class": "interactive"})
 JOB = TrafficClass(name="batch", prompt_tokens=64, max_tokens=64, headers={"X-Traffic-Class": "batch"})
+LEAVERS = 16
 SLOT_FREED_WITHIN_S = 5.0
+BUFFERING = "proxy_buffering on; proxy_ignore_headers X-Accel-Buffering"
+"""Engines ask proxies not to buffer; one that is told to ignore them is what is planted."""
 REFUSED_WITHIN_S = 1.0
 CROWD = 48
 ATTEMPTS = 3
@@ -70,25 +75,33 @@ async def test_tokens_pass_the_gateway_one_by_one(gateway, vllm, open_loop, scen
 
 async def test_a_gateway_that_buffers_is_seen_to(gateway_with, open_loop, scenario):
     """With buffering planted, whole paragraphs arrive at once, and the same measure shows it."""
-    buffering = await gateway_with(change=lambda text: text.replace("proxy_buffering off", "proxy_buffering on"))
+    buffering = await gateway_with(change=lambda text: text.replace("proxy_buffering off", BUFFERING))
 
     scenario.fact("events in one read", await events_per_read(buffering, open_loop, scenario, name="buffered"))
     scenario.expect(fact("events in one read"), at_least=5)
 
 
 async def test_a_reader_who_leaves_is_passed_on_to_the_engine(gateway, vllm, open_loop, scenario):
-    """Sixteen readers hang up in the middle; the engine behind the gateway stops writing for them."""
-    scenario.fact("slots still held", await slots_held_after_leaving(gateway, vllm, open_loop, scenario))
-    scenario.expect(fact("slots still held"), equals=0)
+    """Sixteen readers hang up, in the middle or before the first word; the engine stops writing for them."""
+    leaver = TrafficClass(prompt_tokens=64, max_tokens=2000, abandon_after_tokens=5)
+    async with open_loop(gateway, Burst(LEAVERS), Workload((leaver,), seed=scenario.seed), duration_s=1) as load:
+        await load.done()
+    scenario.fact("slots held for who left in the middle", await slots_held(vllm))
+    await leave_before_the_first_word(gateway, vllm)
+    scenario.fact("slots held for who left before the first word", await slots_held(vllm))
+
+    scenario.expect(fact("slots held for who left in the middle"), equals=0)
+    scenario.expect(fact("slots held for who left before the first word"), equals=0)
 
 
-async def test_a_gateway_that_hides_the_leaving_is_seen_to(gateway_with, vllm, open_loop, scenario):
+async def test_a_gateway_that_hides_the_leaving_is_seen_to(gateway_with, vllm, scenario):
     """With that planted, the engine goes on writing for nobody, and the held slots show it."""
     deaf = await gateway_with(
         change=lambda text: text.replace("proxy_ignore_client_abort off", "proxy_ignore_client_abort on")
     )
-    scenario.fact("slots still held", await slots_held_after_leaving(deaf, vllm, open_loop, scenario))
-    scenario.expect(fact("slots still held"), at_least=1)
+    await leave_before_the_first_word(deaf, vllm)
+    scenario.fact("slots held for who left before the first word", await slots_held(vllm))
+    scenario.expect(fact("slots held for who left before the first word"), at_least=1)
 
 
 async def test_one_of_two_gateways_killed_costs_only_what_it_carried(gateway_with, open_loop, chaos, scenario):
@@ -193,11 +206,19 @@ async def events_per_read(target, open_loop, scenario, *, name: str) -> float:
     return float(sum(record.events for record in load.records) / sum(record.reads for record in load.records))
 
 
-async def slots_held_after_leaving(target, engine, open_loop, scenario) -> float:
+async def leave_before_the_first_word(target, engine) -> None:
+    """Ask for whole answers, which come in one piece, and hang up while they are made."""
+    question = {"model": engine.model, "prompt": "hello", "max_tokens": 2000, "ignore_eos": True}
+    async with httpx.AsyncClient(base_url=target.url, timeout=60, trust_env=False) as client:
+        asking = [asyncio.create_task(client.post("/v1/completions", json=question)) for _ in range(LEAVERS)]
+        await wait_until("every question to run", lambda: requests_in(engine), lambda n: n == LEAVERS, within_s=15)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def slots_held(engine) -> float:
     """Slots of the engine that are taken although everybody has left."""
-    leaver = TrafficClass(prompt_tokens=64, max_tokens=2000, abandon_after_tokens=5)
-    async with open_loop(target, Burst(16), Workload((leaver,), seed=scenario.seed), duration_s=1) as load:
-        await load.done()
     try:
         return await wait_until(
             "free slots", lambda: requests_in(engine), lambda held: held == 0, within_s=SLOT_FREED_WITHIN_S

@@ -7,9 +7,10 @@ import httpx
 import pytest
 
 from shakedown.cluster.objects import Condition, ContainerStatus, Event, Pod, Termination
-from shakedown.errors import ClusterUnreachable
+from shakedown.errors import ClusterUnreachable, HarnessError
 from shakedown.evidence.bundle import ScenarioBundle
 from shakedown.evidence.events_collector import EventsCollector
+from shakedown.evidence.loop_collector import LoopCollector
 from shakedown.evidence.metrics_collector import MetricsCollector
 
 
@@ -164,3 +165,37 @@ async def test_a_collector_that_breaks_says_so_when_its_block_ends(tmp_path: Pat
     with ScenarioBundle(tmp_path) as bundle, pytest.raises(KeyError):
         async with MetricsCollector(bundle, targets, parse):
             pass
+
+
+async def test_a_link_of_the_loop_that_falls_silent_is_one_mark_and_its_return_another(tmp_path: Path) -> None:
+    answers: list[Mapping[str, float] | HarnessError] = [
+        {"loop:query": 3.0},
+        HarnessError("Prometheus did not answer"),
+        HarnessError("Prometheus did not answer"),
+        {"loop:query": 4.0},
+    ]
+
+    async def query() -> Mapping[str, float]:
+        answer = answers.pop(0)
+        if isinstance(answer, HarnessError):
+            raise answer
+        return answer
+
+    bundle = ScenarioBundle(tmp_path)
+    collector = LoopCollector(bundle, {"Prometheus": query}, clock=Hands())
+    for _ in range(4):
+        await collector.tick()
+    recorded = bundle.recorded()
+    assert [mark.text for mark in recorded.marks] == ["does not answer: Prometheus did not answer", "answers again"]
+    assert [sample.values for sample in recorded.samples] == [{"loop:query": 3.0}, {}, {}, {"loop:query": 4.0}]
+
+
+async def test_an_absent_series_is_not_zero_in_the_loop(tmp_path: Path) -> None:
+    async def query() -> Mapping[str, float]:
+        return {}
+
+    bundle = ScenarioBundle(tmp_path)
+    await LoopCollector(bundle, {"Prometheus": query}, clock=Hands()).tick()
+    recorded = bundle.recorded()
+    assert "which is not zero" in recorded.marks[0].text
+    assert recorded.samples[0].values == {}

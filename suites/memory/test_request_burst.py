@@ -16,7 +16,7 @@ from shakedown.serving.configuration import Serving
 
 BURST = 56
 LONG_ANSWERS = TrafficClass(prompt_tokens=480, max_tokens=320)
-"""56 × 800 tokens are 44,800: more than the cache of an L4 at 0.95 (41,900). 28 × 800 fit at 0.90 (25,100)."""
+"""56 × 800 tokens are 44,800: more than the cache of an L4 at 0.95 (41,900). 28 × 800 fit at 0.90 (32,800)."""
 NO_STALL_LONGER_THAN_S = 1.5
 SET_BACK = "vllm:request_num_preemptions"
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import httpx
 import msgspec
+from click.core import ParameterSource
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -37,6 +38,8 @@ from shakedown.load import (
     summarize,
 )
 from shakedown.load.client import base_url
+from shakedown.load.distributed import DistributedLoad, web_ui
+from shakedown.process import attached
 
 PLAIN_LINE_EVERY_S = 5.0
 LIVE_EVERY_S = 0.25
@@ -114,9 +117,21 @@ class LoadResult:
 @click.option("--keep-alive", is_flag=True, help="Use connections again; by default each request has its own.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--records", type=click.Path(path_type=Path), help="Write one JSON line per request here.")
+@click.option("--ui", is_flag=True, help="Locust's web UI: start, watch and change the load in a browser.")
+@click.option("--ui-port", type=click.IntRange(1, 65535), default=8089, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 @click.pass_context
-def load(ctx: click.Context, /, url: str, as_json: bool, sweep: str | None, users_sweep: bool, **asked: Any) -> None:
+def load(
+    ctx: click.Context,
+    /,
+    url: str,
+    as_json: bool,
+    sweep: str | None,
+    users_sweep: bool,
+    ui: bool,
+    ui_port: int,
+    **asked: Any,
+) -> None:
     """Send load to any OpenAI-compatible endpoint and say what its users got.
 
     Exit code: 0 the objectives held (or none was given), 1 they did not, 2 unknown: nothing completed, or this client
@@ -126,7 +141,10 @@ def load(ctx: click.Context, /, url: str, as_json: bool, sweep: str | None, user
     Examples:
       shakedown load http://localhost:8000 --rate 8 --duration 60 --slo-ttft 0.5
       shakedown load http://localhost:8000 --sweep 1,2,4,8,16 --slo-ttft 0.5 --slo-tpot 0.05
+      shakedown load http://localhost:8000 --ui
     """
+    if ui:
+        ctx.exit(_web_ui(ctx, url, asked, ui_port))
     plans = _plans(asked, sweep, users_sweep)
     sequence = [_options(url, asked, *plan) for plan in plans]
     if sweep and asked["records"] is not None:
@@ -199,6 +217,26 @@ def _options(url: str, asked: dict[str, Any], arrivals: Arrivals | ClosedLoop, o
         headers=_headers(asked["header"]),
         keep_alive=asked["keep_alive"],
     )
+
+
+NOT_IN_THE_UI = ("rate", "burstiness", "burst", "trace", "sweep", "model", "header", "slo_ttft", "slo_tpot", "slo_e2e")
+
+
+def _web_ui(ctx: click.Context, url: str, asked: dict[str, Any], port: int) -> int:
+    """Run Locust's web UI until it is ended. Raises UsageError for what only a load without it can do."""
+    given = [name for name in NOT_IN_THE_UI if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if given:
+        raise UsageError(f"--ui knows users and their think time; leave out --{given[0].replace('_', '-')}")
+    users = DistributedLoad(
+        url=base_url(url),
+        users=asked["users"] or 1,
+        think_time_s=asked["think_time"],
+        prompt_tokens=asked["prompt_tokens"],
+        max_tokens=asked["max_tokens"],
+        seed=asked["seed"],
+    )
+    click.echo(f"http://127.0.0.1:{port} in a browser; Ctrl-C ends it")
+    return asyncio.run(attached(web_ui(users, port), env={}))
 
 
 def _with_own_records(options: LoadOptions, step: int) -> LoadOptions:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import sysconfig
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,13 @@ async def offer_engine(cluster: EmbeddedCluster, environment: EngineEnvironment)
     await cluster.offer("engine", environment.venv)
     await cluster.offer("twin", environment.twin_root)
     await cluster.offer("models", environment.models_root)
+    await offer_ourselves(cluster)
+
+
+async def offer_ourselves(cluster: EmbeddedCluster) -> None:
+    """Shakedown and what it imports, for loads that are sent from the nodes."""
+    await cluster.offer("shakedown", ROOT)
+    await cluster.offer("packages", Path(sysconfig.get_path("purelib")))
 
 
 async def _scenarios(settings: RunSettings, paths: list[str], prefix: list[str], bundle: RunBundle) -> int:

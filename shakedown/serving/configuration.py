@@ -17,6 +17,17 @@ DEVICE_VARIABLE = "SHAKEDOWN_TWIN_DEVICE"
 TENANT_VARIABLE = "SHAKEDOWN_TWIN_OTHER_TENANT_GIB"
 ENDPOINTS_FORGET_S = 5
 EXIT_MARGIN_S = 10
+AWAIT_IDLE = """
+import time, urllib.request
+time.sleep({forget_s})
+end = time.monotonic() + {drain_s}
+busy = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+while time.monotonic() < end:
+    lines = urllib.request.urlopen("http://127.0.0.1:{port}/metrics").read().decode().splitlines()
+    if not sum(float(line.split()[-1]) for line in lines if line.startswith(busy)):
+        break
+    time.sleep(0.5)
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +97,15 @@ def configured(manifests: Sequence[Manifest], serving: Serving, settings: RunSet
 def let_drain(deployment: Manifest, drain_s: int) -> None:
     """Let a pod that is told to go answer what it has begun.
 
-    The endpoints of a Service take a moment to forget a pod, so it waits before the engine hears of its end; and the
-    kubelet must wait for both.
+    The endpoints of a Service take a moment to forget a pod; then the engine is told of its end only when it has nothing
+    left to do. Its own --shutdown-timeout is the second line: an engine that ends itself after its last answer was seen
+    to lose that answer's last token.
     """
     container = engine_container(deployment)
     set_flag(container["args"], "--shutdown-timeout", str(drain_s))
-    container["lifecycle"] = {"preStop": {"sleep": {"seconds": ENDPOINTS_FORGET_S}}}
+    port = flag_value(container["args"], "--port") or "8000"
+    script = AWAIT_IDLE.format(forget_s=ENDPOINTS_FORGET_S, drain_s=drain_s, port=port)
+    container["lifecycle"] = {"preStop": {"exec": {"command": ["python3", "-c", script]}}}
     pod = deployment["spec"]["template"]["spec"]
     pod["terminationGracePeriodSeconds"] = ENDPOINTS_FORGET_S + drain_s + EXIT_MARGIN_S
 

@@ -1,7 +1,7 @@
 """When the rush is over a replica goes, and some of its readers are in the middle of an answer.
 
-As vLLM comes, SIGTERM drops what is in flight. With a shutdown timeout, a pause until the Service has forgotten the
-pod, and a grace period longer than both, the same scale-in cuts nobody off.
+As vLLM comes, SIGTERM drops what is in flight. With a preStop hook that waits until the Service has forgotten the pod and
+the engine has nothing left to do, and a grace period that lets it, the same scale-in cuts nobody off.
 """
 
 import pytest
@@ -36,7 +36,7 @@ async def test_as_vllm_comes_a_scale_in_cuts_answers_off(vllm, autoscale, open_l
 
 @pytest.mark.serving(GRACEFUL)
 async def test_with_time_to_finish_a_scale_in_cuts_nobody_off(vllm, autoscale, open_loop, scenario):
-    """With a shutdown timeout, a preStop pause and the grace period for both, the same scale-in loses no answer."""
+    """With a preStop hook that waits for an idle engine, and the grace for it, the same scale-in loses no answer."""
     await a_rush(vllm, autoscale, open_loop, scenario)
 
     scenario.expect(outcome_count(*CUT_OFF), at_most=0)

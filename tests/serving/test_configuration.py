@@ -188,3 +188,20 @@ def test_none_or_several_objects_of_a_kind_are_an_error_of_the_setup() -> None:
 
 def test_the_base_is_found_beside_the_package() -> None:
     assert (Path(vllm_base()) / "kustomization.yaml").is_file()
+
+
+def test_a_replica_that_may_drain_waits_for_an_idle_engine_within_its_grace() -> None:
+    rendered = configured(manifests(), Serving(drain_s=30), settings())
+    pod = only(rendered, "Deployment")["spec"]["template"]["spec"]
+    container = engine_container(only(rendered, "Deployment"))
+    command = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command[:2] == ["python3", "-c"]
+    compile(command[2], "preStop", "exec")
+    assert "http://127.0.0.1:8000/metrics" in command[2]
+    assert flag_value(container["args"], "--shutdown-timeout") == "30"
+    assert pod["terminationGracePeriodSeconds"] > 30
+
+
+def test_switches_are_flags_without_a_value() -> None:
+    rendered = configured(manifests(), Serving(switches=("--no-enable-prefix-caching",)), settings())
+    assert engine_container(only(rendered, "Deployment"))["args"][-1] == "--no-enable-prefix-caching"

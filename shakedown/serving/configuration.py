@@ -97,9 +97,9 @@ def configured(manifests: Sequence[Manifest], serving: Serving, settings: RunSet
 def let_drain(deployment: Manifest, drain_s: int) -> None:
     """Let a pod that is told to go answer what it has begun.
 
-    The endpoints of a Service take a moment to forget a pod; then the engine is told of its end only when it has nothing
-    left to do. Its own --shutdown-timeout is the second line: an engine that ends itself after its last answer was seen
-    to lose that answer's last token.
+    The endpoints of a Service take a moment to forget a pod; then the engine is told of its end only when it has
+    nothing left to do. Its own --shutdown-timeout is the second line: an engine that ends itself after its last answer
+    was seen to lose that answer's last token.
     """
     container = engine_container(deployment)
     set_flag(container["args"], "--shutdown-timeout", str(drain_s))

@@ -1,7 +1,7 @@
 """When the rush is over a replica goes, and some of its readers are in the middle of an answer.
 
-As vLLM comes, SIGTERM drops what is in flight. With a preStop hook that waits until the Service has forgotten the pod and
-the engine has nothing left to do, and a grace period that lets it, the same scale-in cuts nobody off.
+As vLLM comes, SIGTERM drops what is in flight. With a preStop hook that waits until the Service has forgotten the pod
+and the engine has nothing left to do, and a grace period that lets it, the same scale-in cuts nobody off.
 """
 
 import pytest

@@ -31,7 +31,7 @@ LASTS_S = 75.0
 LOADS = {
     "a step": Steps(((2.0, 10.0), (8.0, LASTS_S))),
     "a ramp": Ramp(start_rate=1.0, end_rate=10.0),
-    "a wave": Sinusoid(mean_rate=4.5, amplitude=4.0, period_s=50.0),
+    "a wave": Sinusoid(mean_rate=4.5, amplitude=0.9, period_s=50.0),
 }
 HPA_SYNC_S, SCRAPE_S = 5.0, 2.0
 """As the embedded cluster has them."""

@@ -167,7 +167,7 @@ def locust(place: Place) -> list[str]:
 
 def peer(name: str, program: str) -> Path:
     """The program of a peer, installed if it is not. Raises NotRun."""
-    pinned = tomllib.loads((HERE / "peers.toml").read_text())[name]
+    pinned: dict[str, str] = tomllib.loads((HERE / "peers.toml").read_text())[name]
     venv = cache_root() / "peers" / pinned["requirement"].replace("==", "-")
     found = venv / "bin" / program
     if not found.exists():

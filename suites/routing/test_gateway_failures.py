@@ -14,7 +14,7 @@ from shakedown.judge.expectations import (
     request_count,
 )
 from shakedown.judge.objectives import SLO
-from shakedown.judge.records import Outcome
+from shakedown.judge.records import Outcome, RequestRecord
 from shakedown.load import Poisson, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
 from shakedown.serving.gateway import NAMESPACE, SELECTOR
@@ -137,7 +137,7 @@ def with_fallback(text: str) -> str:
     ).replace("proxy_next_upstream off", "proxy_next_upstream error")
 
 
-async def people_without_their_pool(gateway, deployed, open_loop, chaos, scenario):
+async def people_without_their_pool(gateway, deployed, open_loop, chaos, scenario) -> list[RequestRecord]:
     """Records of the people who came while the interactive pool was known to be gone.
 
     Its answers in flight are lost with it, as those of any engine that goes: suites/chaos tells that story.

@@ -4,6 +4,7 @@ A gateway that buffers, retries or keeps a reader's place is not slower, it is w
 question is answered three times, and engines write for nobody. Each of these is planted once and must be seen.
 """
 
+import math
 from contextlib import AsyncExitStack
 
 import httpx
@@ -17,6 +18,7 @@ from shakedown.judge.percentiles import percentile
 from shakedown.judge.records import Outcome
 from shakedown.load import Burst, Poisson, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
+from shakedown.serving.deployment import ServingDeployment
 from shakedown.waiting import wait_until
 
 SLOTS = 16
@@ -156,7 +158,7 @@ async def counted(deployed, before: dict[str, float]) -> dict[str, float]:
     )
 
 
-async def in_the_engine(engine):
+async def in_the_engine(engine: ServingDeployment) -> float:
     return await engine.total(REQUESTS_RUNNING, REQUESTS_WAITING)
 
 
@@ -182,18 +184,19 @@ def as_nginx_comes(text: str) -> str:
     )
 
 
-async def bytes_per_event(engine):
+async def bytes_per_event(engine) -> float:
     body = {"model": engine.model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16, "stream": True}
     async with httpx.AsyncClient(base_url=engine.url, timeout=30, trust_env=False) as client:
         stream = (await client.post("/v1/chat/completions", json={**body, "ignore_eos": True})).content
     return len(stream) / stream.count(b"\n\n")
 
 
-def p95_gap(records):
-    return percentile((gap for record in records for gap in inter_token_latencies(record)), 95)
+def p95_gap(records) -> float:
+    """Infinity where no answer had two tokens."""
+    return percentile((gap for record in records for gap in inter_token_latencies(record)), 95) or math.inf
 
 
-async def slots_held_after_leaving(target, engine, open_loop, scenario):
+async def slots_held_after_leaving(target, engine, open_loop, scenario) -> float:
     """Slots of the engine that are still taken a while after everybody has left."""
     reading = TrafficClass(name="reading", prompt_tokens=64, max_tokens=200, abandon_after_tokens=25)
     waiting = TrafficClass(
@@ -239,5 +242,5 @@ async def asked_up_to_thrice(gateway, model: str) -> int:
     return answer.status_code
 
 
-async def idle(engine) -> None:
+async def idle(engine: ServingDeployment) -> None:
     await wait_until("an idle engine", lambda: in_the_engine(engine), lambda held: held == 0, within_s=60)

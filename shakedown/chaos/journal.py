@@ -51,6 +51,15 @@ class Journal:
         return bool(self.method) and all(a.succeeded for a in self.method) and bool(self.evidence)
 
     @property
+    def lasted(self) -> tuple[float, float]:
+        """From the proof that it landed until it began to be taken back. Raises HarnessError if it never landed."""
+        ends = [activity.ended_at for activity in self.method if activity.function == "landed" and activity.succeeded]
+        undone = [activity.started_at for activity in self.method if activity.function == "undo"]
+        if not ends or not undone:
+            raise HarnessError("the fault never landed, or was never taken back; so it did not last for any time")
+        return ends[0], undone[0]
+
+    @property
     def steady_state_recovered(self) -> bool:
         return self.steady_after is True
 

@@ -14,6 +14,8 @@ from shakedown.errors import HarnessError, UsageError
 
 REQUESTS_RUNNING = "vllm:num_requests_running"
 REQUESTS_WAITING = "vllm:num_requests_waiting"
+REQUESTS_ENDED = "vllm:request_success_total"
+"""By reason. A request whose caller left while it waited in the queue is in none of them (0.32)."""
 KV_CACHE_USAGE = "vllm:kv_cache_usage_perc"
 """Gauge from 0 to 1, despite its name."""
 PREEMPTIONS = "vllm:num_preemptions_total"

@@ -233,6 +233,16 @@ def longest_gap(q: float, *, during: Phase = Phase.WHOLE, traffic_class: str | N
     return percentile_of("longest_gap", q, during=during, traffic_class=traffic_class)
 
 
+def events_per_read(*, during: Phase = Phase.WHOLE, traffic_class: str | None = None) -> Quantity:
+    """Events of completed streams per socket read that brought any: about 1 where nothing on the way buffers."""
+    return Quantity(
+        kind="events_per_read",
+        name=_worded("events of a stream in one read", during, traffic_class),
+        unit=Unit.COUNT,
+        parameters=_scope(during, traffic_class),
+    )
+
+
 def request_count(*, during: Phase = Phase.WHOLE, traffic_class: str | None = None) -> Quantity:
     """How many requests were sent."""
     return Quantity(

@@ -166,6 +166,15 @@ def _some(value: float | None, otherwise: str) -> float:
     return value
 
 
+def _events_per_read(parameters: Parameters, recorded: Recorded) -> Measured:
+    streams = [record for record in _requests(parameters, recorded) if record.outcome is Outcome.COMPLETED]
+    reads = sum(record.reads for record in streams)
+    if not reads:
+        raise Unanswerable("no completed stream tells how many reads it took")
+    events = sum(record.events for record in streams)
+    return Measured(round(events / reads, 2), f"{events} events of {len(streams)} streams came in {reads} reads")
+
+
 def _request_count(parameters: Parameters, recorded: Recorded) -> Measured:
     return Measured(len(_requests(parameters, recorded)))
 
@@ -438,6 +447,7 @@ MEASURES: dict[str, Callable[[Parameters, Recorded], Measured]] = {
     "goodput": _goodput,
     "goodput_rate": _goodput_rate,
     "percentile": _percentile,
+    "events_per_read": _events_per_read,
     "request_count": _request_count,
     "outcome_count": _outcome_count,
     "outcome_share": _outcome_share,

@@ -49,6 +49,8 @@ class Serving:
     """Of the container (host memory), such as "512Mi"."""
     drain_s: int | None = None
     """A replica that goes finishes its answers for so long. As vLLM comes, it drops them."""
+    priority_class: str | None = None
+    """Kubernetes' PriorityClass of the replicas, which must exist: manifests/priority."""
     pool: str = ""
     """Tells deployments apart that are equal otherwise, such as an interactive and a batch pool."""
     becomes_ready: bool = True
@@ -86,6 +88,8 @@ def configured(manifests: Sequence[Manifest], serving: Serving, settings: RunSet
     if serving.memory_limit is not None:
         container["resources"]["requests"]["memory"] = serving.memory_limit
         container["resources"]["limits"]["memory"] = serving.memory_limit
+    if serving.priority_class is not None:
+        deployment["spec"]["template"]["spec"]["priorityClassName"] = serving.priority_class
     if serving.drain_s is not None:
         let_drain(deployment, serving.drain_s)
     if settings.engine == "twin":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.objects import Deployment, Manifest, Pod
+from shakedown.engine.metrics import read_metrics
 from shakedown.errors import ClusterUnreachable, ManifestRejected, SetupError
 from shakedown.serving.boot import BootDiagnosis, BootState, diagnose
 from shakedown.serving.configuration import (
@@ -86,6 +87,11 @@ class ServingDeployment:
     async def ready_engine_urls(self) -> dict[str, str]:
         """The same of the pods that serve; one that is still loading has no metrics, and that is no outage."""
         return {pod.name: f"http://{pod.ip}:{self.port}" for pod in await self.ready_pods()}
+
+    async def total(self, *metrics: str) -> float:
+        """The sum of engine metrics over the pods that serve; one that an engine has not exported yet counts as 0."""
+        seen = [await read_metrics(url) for url in (await self.ready_engine_urls()).values()]
+        return sum(values.get(metric, 0.0) for values in seen for metric in metrics)
 
     async def status(self) -> Deployment:
         return await self.cluster.deployment(self.namespace, self.name)

@@ -1,6 +1,7 @@
 """The gateway in front of two pools: rendered with the pools' addresses, deployed, and handed out as a URL."""
 
 import copy
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -49,12 +50,14 @@ async def deploy_gateway(
     folder = "overlays/hosted" if hosted else "base"
     rendered = await render(MANIFESTS / "gateway" / folder, settings.kubectl)
     manifests = routed(changed(rendered, change), interactive=interactive, batch=batch)
-    only(manifests, "Deployment")["spec"]["replicas"] = replicas
+    deployment = only(manifests, "Deployment")
+    deployment["spec"]["replicas"] = replicas
+    restart_for(deployment, only(manifests, "ConfigMap"))
     applied = await cluster.apply(manifests)
-    deployment = only(applied, "Deployment")["metadata"]["name"]
+    name = deployment["metadata"]["name"]
     await wait_until(
         "the rollout of the gateway",
-        lambda: cluster.deployment(NAMESPACE, deployment),
+        lambda: cluster.deployment(NAMESPACE, name),
         lambda seen: seen.rolled_out,
         within_s=ROLLOUT_LIMIT_S,
         tolerate=(ClusterUnreachable,),
@@ -76,6 +79,13 @@ def changed(manifests: list[Manifest], change: Change | None) -> list[Manifest]:
         raise SetupError("the change leaves nginx.conf as it is; the lines that it looks for are gone")
     data["nginx.conf"] = text
     return result
+
+
+def restart_for(deployment: Manifest, configuration: Manifest) -> None:
+    """Tie the pods to what they are configured with: nginx reads its file once, whatever becomes of its ConfigMap."""
+    digest = hashlib.sha256(repr(sorted(configuration["data"].items())).encode()).hexdigest()
+    metadata = deployment["spec"]["template"].setdefault("metadata", {})
+    metadata.setdefault("annotations", {})["shakedown.dev/configuration"] = digest[:12]
 
 
 def routed(manifests: list[Manifest], *, interactive: ServingDeployment, batch: ServingDeployment) -> list[Manifest]:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from shakedown.chaos.access import Access
 from shakedown.chaos.journal import Activity, Journal
 from shakedown.cli.chaos import drill, seconds, verdict_of
-from shakedown.errors import UsageError
+from shakedown.errors import HarnessError, UsageError
 from shakedown.judge.verdict import Verdict
 from tests.chaos.fake_kubernetes import FakeKubernetes
 
@@ -63,6 +63,17 @@ async def test_without_a_terminal_nothing_is_harmed_unless_it_is_said(fake: Fake
 @pytest.mark.parametrize(("text", "value"), [("90", 90.0), ("1.5m", 90.0), ("1h", 3600.0), ("0s", 0.0)])
 def test_durations_are_read(text: str, value: float) -> None:
     assert seconds(text) == value
+
+
+def test_a_fault_lasted_from_its_proof_until_its_undo_began() -> None:
+    landed = Activity(name="proof", function="landed", succeeded=True, started_at=2, ended_at=3, output="seen")
+    undo = Activity(name="take back", function="undo", succeeded=True, started_at=8, ended_at=9)
+    journal = Journal(
+        status="completed", deviated=False, steady_before=None, steady_after=None, method=(landed, undo), rollbacks=()
+    )
+    assert journal.lasted == (3, 8)
+    with pytest.raises(HarnessError, match="never landed"):
+        _ = replace(journal, method=(replace(landed, succeeded=False), undo)).lasted
 
 
 def test_the_verdict_of_a_drill_never_rests_on_the_status_alone() -> None:

@@ -1,6 +1,7 @@
 """A bargain survives being written down, and says unknown rather than guess."""
 
 import math
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from shakedown.judge import (
     RequestRecord,
     Verdict,
     evaluate,
+    events_per_read,
     expectation,
     fact,
     goodput,
@@ -116,6 +118,7 @@ def test_a_request_that_we_abandoned_does_not_count_as_slow() -> None:
         expectation(goodput(SLO_05, during=Phase.DURING), at_least=0.0),
         expectation(goodput(SLO_05, traffic_class="batch"), at_least=0.0),
         expectation(percentile_itl(99), at_most=1e9),
+        expectation(events_per_read(), at_least=0.0),
         expectation(peak("vllm:kv_cache_usage_perc"), at_most=1.0),
         expectation(increase("vllm:num_preemptions_total"), equals=0),
         expectation(fact("never_written"), equals=[]),
@@ -163,6 +166,16 @@ def test_traffic_classes_are_judged_apart() -> None:
     assert evaluate(expectation(goodput(SLO_05, traffic_class="default"), equals=1.0), recorded).measured == "100 %"
     assert evaluate(expectation(goodput(SLO_05, traffic_class="batch"), equals=0.0), recorded).measured == "0 %"
     assert evaluate(expectation(goodput(SLO_05), equals=0.5), recorded).verdict is Verdict.HELD
+
+
+def test_a_hop_that_buffers_is_told_by_events_per_read() -> None:
+    fine = [replace(request(i, 1000 + i, traffic_class="fine"), events=20, reads=19) for i in range(3)]
+    coarse = [replace(request(9 + i, 1000 + i, traffic_class="coarse"), events=64, reads=4) for i in range(3)]
+    cut = replace(request(99, 1000, outcome=Outcome.TRUNCATED, traffic_class="fine"), events=90, reads=1)
+    recorded = Recorded(requests=(*fine, *coarse, cut))
+    assert evaluate(expectation(events_per_read(traffic_class="fine"), at_most=1.1), recorded).verdict is Verdict.HELD
+    accused = evaluate(expectation(events_per_read(traffic_class="coarse"), at_most=1.1), recorded)
+    assert (accused.verdict, accused.measured) == (Verdict.DEVIATED, "16")
 
 
 def test_a_counter_that_starts_again_after_a_restart_still_counts() -> None:

@@ -25,6 +25,7 @@ spec: {template: {spec: {containers: [{name: e, image: vllm/vllm-openai, livenes
 KINDS = (
     *("Deployment", "Pod", "CronJob", "Service", "PodDisruptionBudget", "PersistentVolumeClaim", "Ingress"),
     *("ScaledObject", "HorizontalPodAutoscaler", "ServiceMonitor", "PodMonitor", "PrometheusRule", "ConfigMap", "List"),
+    *("HTTPRoute", "Gateway", "ProxySettingsPolicy"),
 )
 WORDS = (
     *(
@@ -40,6 +41,7 @@ WORDS = (
         "query",
         "type",
     ),
+    *("timeouts", "retry", "codes", "parentRefs", "targetRefs", "_format_version", "services", "routes", "_info"),
     *("selector", "matchLabels", "metrics", "groups", "rules", "expr", "seriesQuery", "name", "items", "data", "ports"),
 )
 

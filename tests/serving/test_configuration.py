@@ -21,7 +21,7 @@ from shakedown.serving.configuration import (
     set_flag,
     startup_budget_s,
 )
-from shakedown.serving.rendering import base_container, vllm_base
+from shakedown.serving.rendering import MANIFESTS, base_container, vllm_base
 from shakedown.settings import RunSettings
 
 BASE = "llm-serving"
@@ -205,3 +205,20 @@ def test_a_replica_that_may_drain_waits_for_an_idle_engine_within_its_grace() ->
 def test_switches_are_flags_without_a_value() -> None:
     rendered = configured(manifests(), Serving(switches=("--no-enable-prefix-caching",)), settings())
     assert engine_container(only(rendered, "Deployment"))["args"][-1] == "--no-enable-prefix-caching"
+
+
+def test_replicas_are_put_into_the_priority_class_that_is_named() -> None:
+    plain = only(configured(manifests(), Serving(replicas=1), settings()), "Deployment")
+    urgent = only(
+        configured(manifests(), Serving(replicas=1, priority_class="llm-interactive"), settings()), "Deployment"
+    )
+    assert "priorityClassName" not in plain["spec"]["template"]["spec"]
+    assert urgent["spec"]["template"]["spec"]["priorityClassName"] == "llm-interactive"
+
+
+def test_batch_gives_way_before_pods_without_a_class_and_preempts_nobody() -> None:
+    text = (MANIFESTS / "priority" / "priorityclasses.yaml").read_text()
+    classes = {each["metadata"]["name"]: each for each in yaml.safe_load_all(text)}
+    assert classes["llm-batch"]["value"] < 0 < classes["llm-interactive"]["value"]
+    assert classes["llm-batch"]["preemptionPolicy"] == "Never"
+    assert "preemptionPolicy" not in classes["llm-interactive"]

@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from shakedown.cluster.objects import Manifest
+from shakedown.errors import SetupError
 from shakedown.serving.deployment import ServingDeployment
-from shakedown.serving.gateway import NAMESPACE, routed
+from shakedown.serving.gateway import NAMESPACE, changed, restart_for, routed
 from shakedown.serving.rendering import MANIFESTS
 
 GATEWAY = MANIFESTS / "gateway" / "base"
@@ -63,6 +64,19 @@ def test_routing_leaves_the_rendered_manifests_alone() -> None:
     assert rendered == before
 
 
+def test_pods_are_replaced_when_their_configuration_changes_and_only_then() -> None:
+    plain, same, other = manifests(), manifests(), changed(manifests(), lambda text: text.replace("900s", "90s"))
+    for each in (plain, same, other):
+        restart_for(each[1], each[0])
+    templates = [each[1]["spec"]["template"] for each in (plain, same, other)]
+    assert templates[0] == templates[1] != templates[2]
+
+
+def test_a_change_that_finds_nothing_to_change_is_an_error() -> None:
+    with pytest.raises(SetupError, match="leaves nginx"):
+        changed(manifests(), lambda text: text.replace("proxy_read_timeout 1s", ""))
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -74,6 +88,7 @@ def test_routing_leaves_the_rendered_manifests_alone() -> None:
         'proxy_set_header Connection "";',
         'proxy_set_header X-Priority "";',
         "proxy_ignore_client_abort off;",
+        "add_header X-Accel-Buffering no always;",
     ],
 )
 def test_what_is_proxied_streams_once_and_patiently(line: str) -> None:

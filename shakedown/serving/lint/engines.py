@@ -10,7 +10,7 @@ from shakedown.serving.lint.tree import at, labels_of, mapping, mappings, number
 
 TEMPLATED = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Rollout", "Job")
 RUNS_VLLM = re.compile(r"\bvllm\s+serve\b|vllm\.entrypoints")
-ENGINE_IMAGE = re.compile(r"vllm-openai|vllm-cpu|(^|/)vllm([:@-]|$)|llm-d-inference-sim")
+ENGINE_IMAGE = re.compile(r"vllm-openai|vllm-cpu|(^|/)vllm([:@-](?!shakedown)|$)|llm-d-inference-sim")
 NOT_AN_ENGINE = re.compile(r"router|gateway|nginx|envoy|benchmark")
 SHORT_FLAGS = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size"}
 UNITS = {"k": 1e3, "K": 1024, "m": 1e6, "M": 1024**2, "g": 1e9, "G": 1024**3}

@@ -1,10 +1,12 @@
-"""What stands before the engine, whether nginx says it or an Ingress: one route with the settings that matter."""
+"""What stands before the engine, whoever says it: nginx, an Ingress, an HTTPRoute or Kong."""
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from shakedown.serving.lint.http_routes import http_routes
+from shakedown.serving.lint.kong import kong_routes
 from shakedown.serving.lint.nginx_syntax import Block, seconds
+from shakedown.serving.lint.route import Patience, Route
 from shakedown.serving.lint.tree import at, labels_of, mappings, text
 from shakedown.serving.lint.world import Item, NginxFile, Place, World
 
@@ -14,27 +16,16 @@ NOT_GENERATING = re.compile(r"^location .*(health|metrics|ping|ready|live)")
 ANNOTATION = "nginx.ingress.kubernetes.io/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Route:
-    """One way through a gateway to a backend, with defaults filled in."""
-
-    place: Place
-    buffered: bool
-    read_timeout_s: float
-    read_timeout_given: bool
-    retries: tuple[str, ...]
-    """The words of proxy_next_upstream."""
-    ignores_abort: bool = False
-
-
 def routes(world: World) -> Iterator[Route]:
-    """All routes of nginx files and of Ingresses for ingress-nginx."""
+    """All routes of nginx files, of Ingresses for ingress-nginx, of the Gateway API and of Kong."""
     for file in world.nginx:
         for block in proxying(file):
             yield _of_block(file, block)
     for item in world.of("Ingress"):
         if _for_nginx(item):
             yield _of_ingress(item)
+    yield from http_routes(world)
+    yield from kong_routes(world)
 
 
 def proxying(file: NginxFile) -> Iterator[Block]:
@@ -65,12 +56,13 @@ def keepalive_s(upstream: Block) -> float | None:
 
 
 def _of_block(file: NginxFile, block: Block) -> Route:
+    buffering = block.value("proxy_buffering", "on") != "off"
+    timeout = seconds(block.value("proxy_read_timeout", ""))
     return Route(
         place=place_of(file, block),
-        buffered=block.value("proxy_buffering", "on") != "off",
-        read_timeout_s=seconds(block.value("proxy_read_timeout", "")) or NGINX_READ_TIMEOUT_S,
-        read_timeout_given=bool(block.effective("proxy_read_timeout")),
-        retries=tuple(block.value("proxy_next_upstream", "error timeout").split()),
+        buffers="proxy_buffering is on (nginx's default)" if buffering else "",
+        patience=_nginx_patience(timeout, given=bool(block.effective("proxy_read_timeout"))),
+        repeats=_nginx_repeats(block.value("proxy_next_upstream", "error timeout")),
         ignores_abort=block.value("proxy_ignore_client_abort", "off") == "on",
     )
 
@@ -81,11 +73,18 @@ def _of_ingress(item: Item) -> Route:
     timeout = notes.get(f"{ANNOTATION}proxy-read-timeout", "")
     return Route(
         place=item.place,
-        buffered=notes.get(f"{ANNOTATION}proxy-buffering", "off") == "on",
-        read_timeout_s=seconds(timeout) or NGINX_READ_TIMEOUT_S,
-        read_timeout_given=bool(timeout),
-        retries=tuple(notes.get(f"{ANNOTATION}proxy-next-upstream", "error timeout").split()),
+        buffers="proxy-buffering is on" if notes.get(f"{ANNOTATION}proxy-buffering", "off") == "on" else "",
+        patience=_nginx_patience(seconds(timeout), given=bool(timeout)),
+        repeats=_nginx_repeats(notes.get(f"{ANNOTATION}proxy-next-upstream", "error timeout")),
     )
+
+
+def _nginx_patience(timeout_s: float | None, *, given: bool) -> Patience:
+    return Patience(setting="proxy_read_timeout", seconds=timeout_s or NGINX_READ_TIMEOUT_S, given=given)
+
+
+def _nginx_repeats(next_upstream: str) -> str:
+    return "proxy_next_upstream has non_idempotent" if "non_idempotent" in next_upstream.split() else ""
 
 
 def annotations(item: Item) -> Mapping[str, str]:

@@ -23,32 +23,37 @@ PRIORITY_HEADER = re.compile(r"\$http_(\w*priority\w*)")
 @error(
     "stream-buffered",
     effect="readers get tokens in bursts of 16 kB, and the first token after many seconds; even headers are withheld",
-    fix="set proxy_buffering off",
+    fix="set proxy_buffering off (Kong: response_buffering: false; NGINX Gateway Fabric: a ProxySettingsPolicy)",
     reference="E01 (dstack#4269)",
 )
 def stream_buffered(world: World, assumptions: Assumptions) -> Iterator[Fault]:
     for route in routes(world):
-        if route.buffered:
-            yield Fault(route.place, "proxy_buffering is on (nginx's default)")
+        if route.buffers:
+            yield Fault(route.place, route.buffers)
 
 
 @error(
     "gateway-read-timeout",
     effect="a request that waits in the engine's queue is cut with 504, and clients that retry send it again",
-    fix="set proxy_read_timeout to the client's timeout or more: queueing counts as silence",
+    fix="set it to the client's timeout or more: queueing counts as silence",
     reference="E08 (open-asm#451), E05 (Omega#351)",
 )
 def gateway_read_timeout(world: World, assumptions: Assumptions) -> Iterator[Fault]:
     for route in routes(world):
-        if route.read_timeout_s >= assumptions.client_timeout_s:
-            continue
-        given = "" if route.read_timeout_given else " (the default)"
-        yield Fault(
-            route.place,
-            f"proxy_read_timeout is {route.read_timeout_s:g} s{given}, and clients wait "
-            f"{assumptions.client_timeout_s:g} s",
-            severity=None if route.read_timeout_s <= NGINX_READ_TIMEOUT_S else Severity.WARNING,
-        )
+        patience = route.patience
+        if patience.seconds is None:
+            wrong = (
+                f"{patience.setting} is not set, and the implementation's default may be 15 s (Envoy) or 60 s (nginx)"
+            )
+            yield Fault(route.place, wrong, severity=Severity.WARNING)
+        elif patience.seconds < assumptions.client_timeout_s:
+            given = "" if patience.given else " (the default)"
+            yield Fault(
+                route.place,
+                f"{patience.setting} is {patience.seconds:g} s{given}, and clients wait "
+                f"{assumptions.client_timeout_s:g} s",
+                severity=None if patience.seconds <= NGINX_READ_TIMEOUT_S else Severity.WARNING,
+            )
 
 
 @error(
@@ -71,14 +76,14 @@ def gateway_keepalive_long(world: World, assumptions: Assumptions) -> Iterator[F
 
 @error(
     "gateway-retries-generation",
-    effect="when a replica dies, its answers are generated again elsewhere: twice the work at the worst moment",
-    fix="take non_idempotent out of proxy_next_upstream",
+    effect="when a replica dies or is slow, its answers are generated again: twice the work at the worst moment",
+    fix="take non_idempotent out of proxy_next_upstream (Kong: retries: 0; HTTPRoute: no retry)",
     reference="E10 (openresty#200)",
 )
 def gateway_retries_generation(world: World, assumptions: Assumptions) -> Iterator[Fault]:
     for route in routes(world):
-        if "non_idempotent" in route.retries:
-            yield Fault(route.place, "proxy_next_upstream has non_idempotent")
+        if route.repeats:
+            yield Fault(route.place, route.repeats)
 
 
 @error(

@@ -35,6 +35,7 @@ COMBINATIONS = [
     for sequences, wide in (("256", True), ("28", False))
 ]
 pytestmark = [
+    pytest.mark.certify,
     pytest.mark.harms_its_engine,
     pytest.mark.compared("Two by two: which knob prevents preemption, and which running out of memory"),
 ]

@@ -16,6 +16,7 @@ from typing import Any
 import gevent
 import httpx
 import msgspec
+from gevent.monkey import patch_time
 from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.env import Environment
@@ -30,6 +31,9 @@ from shakedown.load.prompts import PromptMaker, calibrated_prompts
 from shakedown.load.records_file import RecordsFile
 from shakedown.load.sender import LoadPlan
 from shakedown.load.workload import RequestPlan, TrafficClass, Workload
+
+# Locust's own loops sleep between looks at their workers; with a real sleep their messages would never be read.
+patch_time()
 
 RECORDS_VARIABLE = "SHAKEDOWN_RECORDS"
 """Where this process, or the master of a distributed run, writes one line for each request."""

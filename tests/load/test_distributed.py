@@ -77,3 +77,26 @@ async def test_every_request_that_locust_counts_is_a_record_of_our_own(tmp_path:
     kept = list(read_records(records))
     assert counted["answer"] == len(kept) > 8
     assert {len(record.token_times) for record in kept} == {40}
+
+
+async def test_what_workers_measure_arrives_at_the_master(tmp_path: Path) -> None:
+    server = await asyncio.create_subprocess_exec(sys.executable, str(SERVER), stdout=asyncio.subprocess.PIPE)
+    try:
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{int(await server.stdout.readline())}"
+        records = tmp_path / "requests.jsonl"
+        base = [sys.executable, "-m", "shakedown.load", "--host", url, "--max-tokens", "40", "--prompt-tokens", "16"]
+        crowd = ["--users", "6", "--spawn-rate", "6", "--run-time", "2s", "--stop-timeout", "30", "--headless"]
+        port = str(int(url.rpartition(":")[2]) % 10000 + 20000)
+        master = ["--master", "--expect-workers", "2", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+        worker = ["--worker", "--master-host", "127.0.0.1", "--master-port", port]
+        await asyncio.gather(
+            run([*base, *crowd, *master], timeout_s=90, env={"SHAKEDOWN_RECORDS": str(records)}),
+            *(run([*base, *worker], timeout_s=90) for _ in range(2)),
+        )
+    finally:
+        server.kill()
+        await server.wait()
+    kept = list(read_records(records))
+    assert len({record.id.rpartition("-")[0] for record in kept}) == 2, "both workers sent"
+    assert len({record.id for record in kept}) == len(kept) > 12

@@ -1,9 +1,9 @@
 """Record how each engine version says that it failed, and what it calls its metrics.
 
-    python scripts/record_engine_words.py [--version 0.11.2] [CASE ...]
+    python scripts/record_engine_words.py [--version 0.11.0] [CASE ...]
 
-Starts the real engine on CPU with every case of tests/engine/words/cases.toml, on the paths and with the environment of a
-pod, in namespaces of its own with no network but loopback (root), and writes
+Starts the real engine on CPU with every case of tests/engine/words/cases.toml, on the paths and with the environment of
+a pod, in namespaces of its own with no network but loopback (so as root), and writes
 
     tests/engine/words/<version>/<case>.log       what the engine said at its end, as `kubectl logs` would show it
     tests/engine/words/<version>/outcomes.toml    how each case ended, also those that the version accepts
@@ -14,6 +14,7 @@ Clock times, process ids and what is random become fixed, so that recording agai
 """
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -67,11 +68,36 @@ ENVIRONMENT = {
 START_LIMIT_S = 150.0
 END_LIMIT_S = 40.0
 TAIL_LINES = 40
+SERVER = "vllm.entrypoints.openai.api_server"
+NURSERY = f"""
+import json, os, runpy, sys
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+import {SERVER}
+del sys.modules["{SERVER}"]
+for line in sys.stdin:
+    job = json.loads(line)
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        log = os.open(job["log"], os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1), os.dup2(log, 2)
+        os.environ.update(job["env"])
+        sys.argv[1:] = job["argv"]
+        sys.exit(runpy.run_module("{SERVER}", run_name="__main__", alter_sys=True) and None)
+    print(pid, file=answers, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers, flush=True)
+"""
+"""`python3 -m SERVER` as often as asked, with its imports, most of a start, done once."""
 COLOUR = r"(?:\x1b\[[\d;]*m)*"
 PREFIX = rf"{COLOUR}(?:\(\w+ pid=\d+\){COLOUR} )?(?:{COLOUR}ERROR{COLOUR} [\d:. -]+{COLOUR}\[\S+?\]{COLOUR} )?"
 FRAME = re.compile(rf'{PREFIX}(?:  File ".*", line \d+, in .*|    .*|\s*[\^~]+\s*)$')
 """A stack frame, its source line and its markers: where in the engine, not what."""
 VARIABLE = (
+    (re.compile(r"(?<=\[W)\d{4} \d\d:\d\d:\d\d\.\d+"), "0101 00:00:00.0"),
+    (re.compile(r"\b\d+\.\d+ ?(?=seconds|it/s)"), "0.0 "),
+    (re.compile(r"vllm_dist_[0-9a-f]+"), "vllm_dist"),
+    (re.compile(r"Available RAM: \S+ GiB"), "Available RAM: 20 GiB"),
+    (re.compile(r"127\.0\.0\.1:\d{5}"), "127.0.0.1:50000"),
     (re.compile(r"\b\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"), "01-01 00:00:00"),
     (re.compile(r"\bpid=\d+|(?<=process \[)\d+(?=\])|(?<=PID )\d+"), "pid"),
     (re.compile(r"\bcmpl-[0-9a-f-]{32,}"), "cmpl-0"),
@@ -95,7 +121,19 @@ class Case:
     @property
     def argv(self) -> list[str]:
         words = [word for pair in {**ARGS, **self.args}.items() if pair[1] for word in pair]
-        return ["python3", "-m", "vllm.entrypoints.openai.api_server", *words, "--enforce-eager", *self.flags]
+        return [*words, "--enforce-eager", *self.flags]
+
+
+@dataclass(slots=True, kw_only=True)
+class Engine:
+    """An API server that the nursery forked."""
+
+    pid: int
+    ended: asyncio.Task[int]
+
+    @property
+    def returncode(self) -> int | None:
+        return self.ended.result() if self.ended.done() else None
 
 
 def cases() -> list[Case]:
@@ -131,8 +169,16 @@ async def _record(version: str, folders: Sequence[Path], wanted: list[Case]) -> 
     out.mkdir(exist_ok=True)
     outcomes_file = out / "outcomes.toml"
     outcomes = tomllib.loads(outcomes_file.read_text()) if outcomes_file.is_file() else {}
+    nursery = await asyncio.create_subprocess_exec(
+        *("python3", "-c", NURSERY),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=ENVIRONMENT,
+        cwd="/",
+    )
     for case in wanted:
-        outcome, log = await _observe(case, version)
+        outcome, log = await _observe(nursery, case, version)
         click.echo(f"{version} {case.name}: {outcome}")
         outcomes[case.name] = outcome
         file = out / f"{case.name}.log"
@@ -154,17 +200,20 @@ async def _furnish(folders: Sequence[Path]) -> None:
         await run(["mount", "--bind", "-o", "ro", folder, target], timeout_s=10)
 
 
-async def _observe(case: Case, version: str) -> tuple[str, str]:
+async def _observe(nursery: asyncio.subprocess.Process, case: Case, version: str) -> tuple[str, str]:
     """Start the engine, do what the case says, and return how it ended and all that it said."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        async with _before(case), _engine(case, log) as engine, httpx.AsyncClient(base_url=URL, timeout=60) as client:
+        async with (
+            _before(case),
+            _engine(nursery, case, log) as engine,
+            httpx.AsyncClient(base_url=URL, timeout=60) as client,
+        ):
             await wait_until(f"{case.name} to serve or end", _state(engine, client), bool, within_s=START_LIMIT_S)
             if engine.returncode is None:
                 await WHEN_READY[case.when_ready](client, version)
             if engine.returncode is None and case.when_ready in FATAL:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(engine.wait(), END_LIMIT_S)
+                await asyncio.wait([engine.ended], timeout=END_LIMIT_S)
             serves = engine.returncode is None and await _answers(client)
             outcome = "serves" if serves else "hangs" if engine.returncode is None else f"exit {engine.returncode}"
         if raw := os.environ.get("RAW"):
@@ -173,17 +222,23 @@ async def _observe(case: Case, version: str) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def _engine(case: Case, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    with log.open("wb") as sink:
-        engine = await asyncio.create_subprocess_exec(
-            *case.argv, stdout=sink, stderr=sink, env={**ENVIRONMENT, **case.env}, cwd="/", start_new_session=True
-        )
-        try:
-            yield engine
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(engine.pid, signal.SIGKILL)
-            await engine.wait()
+async def _engine(nursery: asyncio.subprocess.Process, case: Case, log: Path) -> AsyncIterator[Engine]:
+    assert nursery.stdin
+    assert nursery.stdout
+    job = {"argv": case.argv, "env": dict(case.env), "log": str(log)}
+    nursery.stdin.write(json.dumps(job).encode() + b"\n")
+    pid = int(await nursery.stdout.readline())
+    engine = Engine(pid=pid, ended=asyncio.create_task(_status(nursery.stdout)))
+    try:
+        yield engine
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        await engine.ended
+
+
+async def _status(words: asyncio.StreamReader) -> int:
+    return int(await words.readline())
 
 
 @asynccontextmanager
@@ -195,7 +250,7 @@ async def _before(case: Case) -> AsyncIterator[None]:
         yield
 
 
-def _state(engine: asyncio.subprocess.Process, client: httpx.AsyncClient) -> Callable[[], Awaitable[str]]:
+def _state(engine: Engine, client: httpx.AsyncClient) -> Callable[[], Awaitable[str]]:
     async def observe() -> str:
         if engine.returncode is not None:
             return "ended"
@@ -222,9 +277,11 @@ async def _requests(client: httpx.AsyncClient, version: str) -> None:
     async with client.stream("POST", "/v1/completions", json=_body("long", 900) | {"stream": True}) as answer:
         await anext(answer.aiter_bytes())
     text = (await client.get("/metrics")).text
-    kept = [line for line in text.splitlines() if re.search(r"(?:^|[ ])vllm:", line) and "_created" not in line]
+    lines = (line for line in text.splitlines() if re.match(r"(?:# \w+ )?vllm:", line))
+    kept = [re.sub(r"(?<=\} )\S+$", "1.0e+09", line) if "_created" in line else line for line in lines]
     (METRICS / f"metrics-{version}.txt").write_text("\n".join(kept) + "\n")
-    families = sorted({" ".join(line.split()[2:4]) for line in kept if line.startswith("# TYPE ")})
+    declared = (line for line in kept if line.startswith("# TYPE ") and "_created" not in line)
+    families = sorted({" ".join(line.split()[2:4]) for line in declared})
     (FAMILIES / f"{version}.txt").write_text("\n".join(families) + "\n")
 
 

@@ -95,7 +95,7 @@ FRAME = re.compile(rf'{PREFIX}(?:  File ".*", line \d+, in .*|    .*|\s*[\^~]+\s
 VARIABLE = (
     (re.compile(r"(?<=\[W)\d{4} \d\d:\d\d:\d\d\.\d+"), "0101 00:00:00.0"),
     (re.compile(r"\b\d+\.\d+ ?(?=seconds|it/s)"), "0.0 "),
-    (re.compile(r"vllm_dist_[0-9a-f]+"), "vllm_dist"),
+    (re.compile(r"vllm_dist_[0-9a-f]+|(?<=/)tmp[a-z0-9_]{8}\b"), "scratch"),
     (re.compile(r"Available RAM: \S+ GiB"), "Available RAM: 20 GiB"),
     (re.compile(r"127\.0\.0\.1:\d{5}"), "127.0.0.1:50000"),
     (re.compile(r"\b\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?"), "01-01 00:00:00"),

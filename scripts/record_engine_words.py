@@ -6,7 +6,7 @@ Starts the real engine on CPU with every case of tests/engine/words/cases.toml, 
 a pod, in namespaces of its own with no network but loopback (so as root), and writes
 
     tests/engine/words/<version>/<case>.log       what the engine said at its end, as `kubectl logs` would show it
-    tests/engine/words/<version>/outcomes.toml    how each case ended, also those that the version accepts
+    tests/engine/words/<version>/outcomes.toml    how each case ended: serves, unhealthy, exit status
     tests/engine/data/metrics-<version>.txt       /metrics after a few requests
     manifests/vllm/metric-families/<version>.txt  the families therein
 
@@ -215,7 +215,7 @@ async def _observe(nursery: asyncio.subprocess.Process, case: Case, version: str
             if engine.returncode is None and case.when_ready in FATAL:
                 await asyncio.wait([engine.ended], timeout=END_LIMIT_S)
             serves = engine.returncode is None and await _answers(client)
-            outcome = "serves" if serves else "hangs" if engine.returncode is None else f"exit {engine.returncode}"
+            outcome = "serves" if serves else "unhealthy" if engine.returncode is None else f"exit {engine.returncode}"
         if raw := os.environ.get("RAW"):
             (Path(raw) / f"{version}-{case.name}.log").write_text(log.read_text())
         return outcome, log.read_text()

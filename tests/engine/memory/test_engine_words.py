@@ -31,7 +31,7 @@ def matching(text: str) -> list[Pattern]:
 @each_log
 def test_a_recorded_end_is_recognised_with_its_remedy(log: Path) -> None:
     outcome = tomllib.loads((log.parent / "outcomes.toml").read_text())[log.stem]
-    exit_code = int(outcome.removeprefix("exit ")) if outcome != "hangs" else None
+    exit_code = int(outcome.removeprefix("exit ")) if outcome != "unhealthy" else None
     found = classify(log.read_text(), exit_code=exit_code, reason="Completed" if exit_code == 0 else "Error")
 
     assert found.kind == CASES[log.stem]["expected"], found

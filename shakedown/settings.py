@@ -11,6 +11,8 @@ from shakedown.errors import UsageError
 
 CLUSTERS = ("embedded", "current")
 ENGINES = ("twin", "cpu", "gpu")
+TWIN_VERSIONS = ("0.32.0",)
+"""Releases of vLLM whose worker the twin can stand in for."""
 PROFILES = ("smoke", "nightly", "certify")
 DEFAULT_TIME_SCALE = {"smoke": 0.2, "nightly": 0.2, "certify": 0.2}
 WHOLE_SECONDS_TOLERANCE = 1e-9
@@ -54,6 +56,11 @@ class RunSettings:
         for field, known in (("profile", PROFILES), ("cluster", CLUSTERS), ("engine", ENGINES)):
             if getattr(self, field) not in known:
                 raise UsageError(f"unknown {field} {getattr(self, field)!r}; known: {', '.join(known)}")
+        if self.engine == "twin" and self.engine_version not in TWIN_VERSIONS:
+            raise UsageError(
+                f"the twin stands in for a worker of vLLM {', '.join(TWIN_VERSIONS)}, not {self.engine_version}; "
+                "older engines run as --engine cpu"
+            )
         if not 0 < self.time_scale <= 1:
             raise UsageError(f"the time scale must be above 0 and at most 1, not {self.time_scale:g}")
 

@@ -31,6 +31,7 @@ def test_settings_survive_being_written_and_read(tmp_path: Path) -> None:
         ("profile", "weekly", "unknown profile 'weekly'; known: smoke, nightly"),
         ("cluster", "minikube", "unknown cluster 'minikube'; known: embedded, current"),
         ("engine", "tpu", "unknown engine 'tpu'; known: twin, cpu, gpu"),
+        ("engine_version", "0.11.0", "vLLM 0.32.0, not 0.11.0; older engines run as --engine cpu"),
         ("time_scale", 0.0, "above 0 and at most 1, not 0"),
         ("time_scale", -0.2, "above 0 and at most 1, not -0.2"),
         ("time_scale", 1.5, "above 0 and at most 1, not 1.5"),

@@ -47,8 +47,9 @@ class EngineEnvironment:
 
 
 def known_versions() -> tuple[str, ...]:
-    """Engine versions whose requirements are pinned here."""
-    return tuple(sorted(path.stem.removeprefix("vllm-") for path in ENVIRONMENTS.glob("vllm-*.txt")))
+    """Engine versions whose requirements are pinned here, the oldest first."""
+    versions = (path.stem.removeprefix("vllm-") for path in ENVIRONMENTS.glob("vllm-*.txt"))
+    return tuple(sorted(versions, key=lambda version: [int(part) for part in version.split(".")]))
 
 
 def requirements_of(version: str) -> Path:
@@ -59,9 +60,14 @@ def requirements_of(version: str) -> Path:
     return path
 
 
+def overrides_of(version: str) -> Path:
+    """What the metadata of that version wants and is not installed so: builds that PyPI lacks, parts never imported."""
+    return ENVIRONMENTS / f"overrides-{version}.txt"
+
+
 def environment_key(version: str) -> str:
     """Changes with anything that changes what gets installed."""
-    parts = (requirements_of(version).read_bytes(), (ENVIRONMENTS / "overrides.txt").read_bytes())
+    parts = (requirements_of(version).read_bytes(), overrides_of(version).read_bytes())
     python = f"{sys.version_info.major}.{sys.version_info.minor}-{sys.base_prefix}".encode()
     return hashlib.sha256(b"\0".join((*parts, python))).hexdigest()[:12]
 
@@ -113,7 +119,7 @@ async def _install(version: str, venv: Path, report: Callable[[str], None]) -> N
             f"vLLM {version} needs {NEEDED_BYTES >> 30} GiB in {venv.parent} and {free / 1024**3:.1f} GiB are free; "
             "free some, or point SHAKEDOWN_CACHE at another disk"
         )
-    report(f"installing vLLM {version} (5.7 GB, once)")
+    report(f"installing vLLM {version} (about 6 GB, once)")
     draft = _draft_of(venv)
     uv = uv_program()
     try:
@@ -121,7 +127,7 @@ async def _install(version: str, venv: Path, report: Callable[[str], None]) -> N
         await run(
             [
                 *(uv, "pip", "install", "--quiet", "--python", draft / "bin" / "python", "--compile-bytecode"),
-                *("--override", ENVIRONMENTS / "overrides.txt", "--requirement", requirements_of(version)),
+                *("--override", overrides_of(version), "--requirement", requirements_of(version)),
             ],
             timeout_s=INSTALL_LIMIT_S,
         )

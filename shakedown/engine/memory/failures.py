@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,18 +9,31 @@ from pathlib import Path
 PATTERNS = Path(__file__).with_name("failures.toml")
 SERVING = re.compile(r"Application startup complete|Uvicorn running on|Avg prompt throughput|POST /v1/")
 """Once a log says this, the engine had started: memory that ran out later ran out under load."""
+WARMING_UP = re.compile(r"GPU KV cache size: ")
+"""Said when the cache is taken and graphs and sampler are still to come: they lack what utilisation leaves free."""
 OUT_OF_MEMORY = "out-of-memory"
+COLOURS = re.compile(r"\x1b\[[\d;]*m")
+"""Engines before 0.12 colour their prefixes even when nobody looks, between words that a pattern wants side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One way of saying it, and the version that first said it so."""
+    """One way of saying it, and the versions that say it so."""
 
     kind: str
     since: str
+    """The first version that it was found in, by running it or by reading its source."""
     pattern: str
     meaning: str
     fix: str
+    until: str = ""
+    """The last one; empty while today's engines say it."""
+    general: bool = False
+    """It follows most failures, so it counts only where nothing says more."""
+    words: str = ""
+    """A line that it must match; for what no engine without a GPU says. The others have recorded logs."""
+    source: str = ""
+    """The public report of those words, and the releases in whose source they stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +50,7 @@ class FailureDiagnosis:
 
 @cache
 def patterns() -> tuple[Pattern, ...]:
-    """All known ways, specific before general."""
+    """All known ways: specific before general, and of two specific ones the one that says more first."""
     return tuple(Pattern(**entry) for entry in tomllib.loads(PATTERNS.read_text())["failure"])
 
 
@@ -56,9 +68,10 @@ def classify(log: str, *, exit_code: int | None = None, reason: str | None = Non
             sentence="the kubelet killed a living process because its probe gave up",
             fix="let initialDelaySeconds + periodSeconds × failureThreshold of that probe exceed the load time",
         )
+    plain = COLOURS.sub("", log)
     for pattern in patterns():
-        if found := re.search(pattern.pattern, log, re.DOTALL):
-            return _diagnosis(pattern, found, log)
+        if found := re.search(pattern.pattern, plain, re.DOTALL):
+            return _diagnosis(pattern, found, plain)
     killed = " (killed by a signal; look for a probe or the node)" if exit_code in (137, 143) else ""
     return FailureDiagnosis(
         kind="unknown",
@@ -68,13 +81,21 @@ def classify(log: str, *, exit_code: int | None = None, reason: str | None = Non
 
 
 def _diagnosis(pattern: Pattern, found: "re.Match[str]", log: str) -> FailureDiagnosis:
-    values: Mapping[str, str] = {name: value or "not said" for name, value in found.groupdict().items()}
+    values = {name: value or "not said" for name, value in found.groupdict().items()}
+    if "field" in values:
+        values["flag"] = values["field"].replace("_", "-")
     kind = pattern.kind
     if kind == OUT_OF_MEMORY:
-        kind = "oom-under-load" if SERVING.search(log[: found.start()]) else "oom-at-start"
+        kind = _when_memory_ran_out(log[: found.start()])
     return FailureDiagnosis(
         kind=kind,
         sentence=pattern.meaning.format(**values),
         fix=pattern.fix.format(**values),
         matched=" ".join(found.group(0).split())[:300],
     )
+
+
+def _when_memory_ran_out(log_before: str) -> str:
+    if SERVING.search(log_before):
+        return "oom-under-load"
+    return "oom-at-warm-up" if WARMING_UP.search(log_before) else "oom-at-start"

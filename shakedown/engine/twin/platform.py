@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 
 def register() -> str:
-    """Called by vLLM for the group `vllm.platform_plugins`; names the platform class."""
+    """Called by vLLM for the group `vllm.platform_plugins`; names the platform class.
+
+    VLLM_TARGET_DEVICE asks for the plain CPU platform. Releases before 0.32 look for it in the version of a
+    distribution called vllm instead, which PyPI's CPU builds are not, so this is where they learn of it.
+    """
+    if os.environ.get("VLLM_TARGET_DEVICE") == "cpu":
+        return "vllm.platforms.cpu.CpuPlatform"
     return f"{__name__}.TwinPlatform"
 
 

@@ -31,8 +31,9 @@ def _json_option(command: Decorated) -> Decorated:
 @_name_option
 @click.option("--nodes", default=2, show_default=True, type=click.IntRange(1, 64))
 @click.option("--gpus-per-node", default=4, show_default=True, type=click.IntRange(0, 64), help="Simulated GPUs.")
+@click.option("--autoscaling", is_flag=True, help="With KEDA, and an image of Prometheus for manifests/monitoring.")
 @_json_option
-def up(name: str, nodes: int, gpus_per_node: int, as_json: bool) -> None:
+def up(name: str, nodes: int, gpus_per_node: int, autoscaling: bool, as_json: bool) -> None:
     """Bring the embedded cluster up, or find it up.
 
     Needs root. A damaged cluster is repaired or made anew. Progress goes to stderr.
@@ -42,12 +43,20 @@ def up(name: str, nodes: int, gpus_per_node: int, as_json: bool) -> None:
       shakedown up
       shakedown up --name second --nodes 3 --json
     """
-    cluster = asyncio.run(embedded.up(name, nodes=nodes, gpus_per_node=gpus_per_node, report=Progress().line))
+    cluster = asyncio.run(_up(name, nodes, gpus_per_node, autoscaling=autoscaling))
     if as_json:
         click.echo(msgspec.json.encode(_described(cluster)))
         return
     click.echo(f"kubeconfig {cluster.kubeconfig}  (answers inside network namespace {cluster.netns})")
     click.echo("try: " + " ".join(["shakedown kubectl", *_unless_default(name), "get nodes"]))
+
+
+async def _up(name: str, nodes: int, gpus_per_node: int, *, autoscaling: bool) -> EmbeddedCluster:
+    progress = Progress()
+    cluster = await embedded.up(name, nodes=nodes, gpus_per_node=gpus_per_node, report=progress.line)
+    if autoscaling:
+        await cluster.install_autoscaling(progress.line)
+    return cluster
 
 
 @click.command()

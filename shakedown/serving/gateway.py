@@ -62,6 +62,13 @@ async def deploy_gateway(
         within_s=ROLLOUT_LIMIT_S,
         tolerate=(ClusterUnreachable,),
     )
+    # A pod on its way out still answers, with the configuration that it had.
+    await wait_until(
+        "the end of older pods of the gateway",
+        lambda: cluster.pods(NAMESPACE, SELECTOR),
+        lambda pods: len(pods) == replicas,
+        within_s=ROLLOUT_LIMIT_S,
+    )
     service = only(applied, "Service")["spec"]
     url = f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
     await await_answer(f"{url}/gateway-health")

@@ -1,7 +1,7 @@
 """Every GPU is taken and people need one more: a batch replica gives its own, and nobody who reads an answer notices.
 
-Kubernetes' scheduler takes the GPU from the pod of the lowest priority whose PodDisruptionBudget can bear it: a batch
-pool of one replica with a budget of one would be spared. The eviction API asks the same budgets before a drain.
+Kubernetes' scheduler takes the GPU from the pod of the lowest priority, rather from one whose PodDisruptionBudget can
+bear it; but for a scheduler a budget is a wish. For a drain it is a veto: the eviction API refuses.
 """
 
 import pytest
@@ -46,14 +46,14 @@ async def test_a_batch_replica_gives_its_gpu_to_people(vllm, deployed, gpus, clu
             scenario.guard("it was preempted, and did not fail", before - left <= preempted)
 
             node = Target(namespace=vllm.namespace, selector=vllm.selector, how_many=Count(1))
-            await chaos(Drain(target=node, duration_s=1, within_s=READY_WITHIN_S, delete_emptydir_data=True))
+            drain = Drain(target=node, duration_s=1, within_s=READY_WITHIN_S, delete_emptydir_data=True)
+            # Both replicas may be on that node: then their budget keeps the second until the first has a successor.
+            await chaos(drain, spares_nobody=True)
             await ready(vllm, 2)
-            scenario.fact("batch replicas after the drain", len(left & {pod.uid for pod in await batch.ready_pods()}))
         load.stop()
 
     scenario.expect(fact("batch replicas that gave way"), equals=1)
     scenario.expect(fact("batch replicas that go on"), equals=1)
-    scenario.expect(fact("batch replicas after the drain"), equals=1)
     scenario.expect(percentile_ttft(95), at_most=FIRST_WORD_WITHIN_S)
     scenario.expect(outcome_count(*LOST), at_most=0)
 

@@ -23,7 +23,7 @@ CUT_OFF = (Outcome.CONNECTION_LOST, Outcome.TRUNCATED, Outcome.FAILED, Outcome.E
 ABRUPT = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),))
 GRACEFUL = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),), drain_s=30)
 
-pytestmark = pytest.mark.compared("A replica goes, with and without time to finish")
+pytestmark = [pytest.mark.certify, pytest.mark.compared("A replica goes, with and without time to finish")]
 
 
 @pytest.mark.serving(ABRUPT)

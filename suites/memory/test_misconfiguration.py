@@ -107,9 +107,15 @@ MATRIX = {
 }
 
 
+def marks_of(case: Case) -> list[pytest.MarkDecorator]:
+    """Each is thirty seconds of two engines; one of each kind of words is enough for a night."""
+    often = case.kind in ("does-not-fit", "oom-at-warm-up", "node-oom-kill")
+    return [pytest.mark.serving(case.serving), *(() if often else (pytest.mark.certify,))]
+
+
 @pytest.mark.parametrize(
     "case",
-    [pytest.param(case, id=name, marks=pytest.mark.serving(case.serving)) for name, case in MATRIX.items()],
+    [pytest.param(case, id=name, marks=marks_of(case)) for name, case in MATRIX.items()],
 )
 async def test_a_misconfiguration_is_recognised_and_its_remedy_works(vllm, deploy_too, scenario, case):
     """The engine's end is classified from status and log, and who follows the sentence has an engine that serves."""

@@ -23,7 +23,7 @@ CRAMPED = Serving(
 )
 ROOMY = Serving(replicas=1)
 
-pytestmark = pytest.mark.harms_its_engine
+pytestmark = [pytest.mark.certify, pytest.mark.harms_its_engine]
 
 
 @pytest.mark.serving(CRAMPED)

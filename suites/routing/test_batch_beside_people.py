@@ -11,7 +11,7 @@ import pytest
 
 from shakedown.judge.expectations import outcome_share, percentile_ttft
 from shakedown.judge.records import Outcome
-from shakedown.load import Burst, Poisson, TrafficClass, Workload
+from shakedown.load import Burst, Poisson, TrafficClass, UniformTokens, Workload
 from shakedown.serving.configuration import Serving
 
 BATCH_JOB = 160
@@ -26,7 +26,9 @@ INTERACTIVE_POOL = Serving(replicas=1, pool="interactive", engine_args=(SLOTS,))
 BATCH_POOL = Serving(replicas=1, pool="batch", engine_args=(SLOTS,))
 
 PEOPLE = TrafficClass(name="people", prompt_tokens=64, max_tokens=32, headers={"X-Traffic-Class": "interactive"})
-BATCH = TrafficClass(name="batch", prompt_tokens=64, max_tokens=128, headers={"X-Traffic-Class": "batch"})
+BATCH_ANSWERS = UniformTokens(64, 192)
+"""Answers of one length would begin and end in step, and a person would wait for all of them at once."""
+BATCH = TrafficClass(name="batch", prompt_tokens=64, max_tokens=BATCH_ANSWERS, headers={"X-Traffic-Class": "batch"})
 
 
 @pytest.mark.serving(FIRST_COME)
@@ -45,7 +47,7 @@ async def test_priorities_in_the_engine_let_people_pass(vllm, open_loop, scenari
         open_loop,
         scenario,
         people=TrafficClass(name="people", prompt_tokens=64, max_tokens=32, priority=0),
-        batch=TrafficClass(name="batch", prompt_tokens=64, max_tokens=128, priority=10),
+        batch=TrafficClass(name="batch", prompt_tokens=64, max_tokens=BATCH_ANSWERS, priority=10),
     )
 
     scenario.expect(percentile_ttft(95, traffic_class="people"), at_most=PEOPLE_WAIT_AT_MOST_S)

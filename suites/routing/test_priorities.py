@@ -26,7 +26,7 @@ ANSWER_TAKES_S = (5.0, 9.0)
 """100 tokens in a full batch: 66 ms each by the model of an L4, and what two busy cores add."""
 OWN_POOL_ANSWERS_WITHIN_S = 1.5
 
-pytestmark = pytest.mark.serving(INTERACTIVE_POOL, BATCH_POOL)
+pytestmark = [pytest.mark.certify, pytest.mark.serving(INTERACTIVE_POOL, BATCH_POOL)]
 
 
 async def test_an_urgent_request_waits_for_a_slot_and_not_for_the_queue(vllm, open_loop, scenario):

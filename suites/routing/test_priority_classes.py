@@ -23,7 +23,7 @@ FIRST_WORD_WITHIN_S = 3.0
 READY_WITHIN_S = 180.0
 """The batch replica's grace period, and the boot of the one that takes its place."""
 
-pytestmark = [pytest.mark.serving(URGENT, GIVES_WAY), pytest.mark.usefixtures("priority_classes")]
+pytestmark = [pytest.mark.certify, pytest.mark.serving(URGENT, GIVES_WAY), pytest.mark.usefixtures("priority_classes")]
 
 
 @pytest.mark.harms_its_engine

@@ -1,12 +1,15 @@
 /* A canned OpenAI-compatible server for measuring load generators; it is not a model of vLLM.
 
-   usage: canned_server PORT TOKENS FIRST_MS STEP_MS [--stamp]
+   usage: canned_server PORT TOKENS FIRST_MS STEP_MS
 
-   Every POST is answered with the same pre-encoded stream: a role chunk at once, then TOKENS chunks (the first FIRST_MS
-   after the request, one more every STEP_MS), then a finish reason, the usage, [DONE] and the end of the body. One
-   thread, epoll, a timing wheel of one millisecond, one write per chunk. With --stamp the content of every token is the
-   server's CLOCK_MONOTONIC in microseconds just before the write, against which a client on this machine can be held.
-   GET /stats tells how much was served since the last time it was asked, by half seconds, and how late. Loopback only. */
+   Every POST to a completions path is answered with the same pre-encoded stream: the head at once, then TOKENS chunks
+   (the first FIRST_MS after the request, one more every STEP_MS), then a finish reason, the usage, [DONE] and the end of
+   the body. As with vLLM, the role comes with the first token. One thread, epoll, a timing wheel of one millisecond, one
+   write per chunk. Loopback only; port 0 takes a free one, and the first line printed tells which.
+
+   At SIGTERM it prints, as one JSON object, what truly happened by CLOCK_MONOTONIC in microseconds: of every stream when
+   its request was read whole, and when its first and its last token were written; the gaps between the tokens of a
+   stream in a histogram of GAP_US; the chunks of each half second since the first one; and how late it was itself. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,25 +26,28 @@
 #include <unistd.h>
 
 enum { MAX_EVENTS = 512, HEAD_BYTES = 16384, SLOTS = 65536, LATE_US = 5000, BACKLOG = 4096,
-       WINDOWS = 256, WINDOW_US = 500000 };
+       WINDOWS = 256, WINDOW_US = 500000, GAP_US = 100, GAPS = 2000 };
 
 struct connection {
-    int fd, gone, streaming, closes, is_post, in_body, sent;
-    size_t have, body_left;
-    uint64_t due_us;
+    int fd, gone, streaming, closes, completes, in_body, sent;
+    size_t have, body_left, story;
+    uint64_t due_us, wrote_us;
     struct connection *next; /* in its slot of the wheel */
-    char path[32], head[HEAD_BYTES];
+    char head[HEAD_BYTES];
 };
 
 static struct connection *wheel[SLOTS];
-static int tokens, first_ms, step_ms, stamped;
-static uint64_t chunks, streams, late_chunks, lateness_max_us, window_from_us;
-static uint32_t per_window[WINDOWS]; /* chunks in each half second since the first chunk after the last GET /stats */
-static char chunk[1024], opening[2048], closing[2048];
-static size_t chunk_size, opening_size, closing_size;
+static struct story { uint64_t asked_us, first_us, last_us; } *stories; /* of the streams, in the order they were asked for */
+static size_t told, room_for;
+static volatile sig_atomic_t ending;
+static int tokens, first_ms, step_ms;
+static uint64_t chunks, late_chunks, lateness_max_us, window_from_us;
+static uint32_t per_window[WINDOWS], gaps[GAPS]; /* the last gap is that and longer */
+static char chunk[1024], opening[256], first[2048], closing[2048];
+static size_t chunk_size, opening_size, first_size, closing_size;
 
 #define EVENT "data: {\"id\":\"chatcmpl-canned\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"canned\","
-#define TOKEN EVENT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s \"},\"logprobs\":null,\"finish_reason\":null," \
+#define TOKEN EVENT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"token \"},\"logprobs\":null,\"finish_reason\":null," \
                     "\"token_ids\":null}]}\n\n"
 
 static uint64_t now_us(void) {
@@ -52,20 +58,14 @@ static uint64_t now_us(void) {
 
 static size_t framed(char *to, const char *body) { return (size_t)sprintf(to, "%zx\r\n%s\r\n", strlen(body), body); }
 
-static size_t token_chunk(char *to, const char *content) {
-    char body[768];
-    snprintf(body, sizeof body, TOKEN, content);
-    return framed(to, body);
-}
-
 static void encode(void) {
     char usage[512];
-    chunk_size = token_chunk(chunk, "token");
+    chunk_size = framed(chunk, TOKEN);
     opening_size = (size_t)sprintf(opening, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
                                             "transfer-encoding: chunked\r\n\r\n");
-    opening_size += framed(opening + opening_size,
-                           EVENT "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-                                 "\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+    first_size = framed(first, EVENT "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+                                     "\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+    first_size += framed(first + first_size, TOKEN);
     closing_size = framed(closing, EVENT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"},\"logprobs\":null,"
                                          "\"finish_reason\":\"length\",\"stop_reason\":null}]}\n\n");
     snprintf(usage, sizeof usage,
@@ -90,41 +90,48 @@ static void plan(struct connection *c) {
     wheel[slot] = c;
 }
 
-static void answer_json(struct connection *c, const char *body) {
-    char out[6144];
-    int size = snprintf(out, sizeof out, "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n%s",
-                        strlen(body), body);
+static void answer_json(struct connection *c, const char *status, const char *body) {
+    char out[1024];
+    int size = snprintf(out, sizeof out, "HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %zu\r\n\r\n%s",
+                        status, strlen(body), body);
     if (write(c->fd, out, (size_t)size) != size) return;
 }
 
-static void stats(char *to, size_t room) {
-    size_t used = (size_t)snprintf(to, room,
-                                   "{\"chunks\":%llu,\"streams\":%llu,\"late_chunks\":%llu,\"lateness_max_us\":%llu,"
-                                   "\"per_half_second\":[",
-                                   (unsigned long long)chunks, (unsigned long long)streams,
-                                   (unsigned long long)late_chunks, (unsigned long long)lateness_max_us);
-    int last = WINDOWS - 1;
-    while (last > 0 && !per_window[last]) last--;
-    for (int i = 0; i <= last; i++)
-        used += (size_t)snprintf(to + used, room - used, i ? ",%u" : "%u", per_window[i]);
-    snprintf(to + used, room - used, "]}");
-    chunks = streams = late_chunks = lateness_max_us = window_from_us = 0;
-    memset(per_window, 0, sizeof per_window);
+static size_t new_story(void) {
+    if (told == room_for) {
+        room_for = room_for ? 2 * room_for : 65536;
+        stories = realloc(stories, room_for * sizeof *stories);
+        if (!stories) abort();
+    }
+    stories[told] = (struct story){.asked_us = now_us()};
+    return told++;
+}
+
+static void tell(void) {
+    printf("{\"chunks\":%llu,\"late_chunks\":%llu,\"lateness_max_us\":%llu,\"per_half_second\":[",
+           (unsigned long long)chunks, (unsigned long long)late_chunks, (unsigned long long)lateness_max_us);
+    for (int i = 0; i < WINDOWS; i++) printf(i ? ",%u" : "%u", per_window[i]);
+    printf("],\"gap_us\":%d,\"gaps\":[", GAP_US);
+    for (int i = 0; i < GAPS; i++) printf(i ? ",%u" : "%u", gaps[i]);
+    printf("],\"streams\":[");
+    for (size_t i = 0; i < told; i++)
+        printf("%s[%llu,%llu,%llu]", i ? "," : "", (unsigned long long)stories[i].asked_us,
+               (unsigned long long)stories[i].first_us, (unsigned long long)stories[i].last_us);
+    puts("]}");
 }
 
 static void serve(struct connection *c) {
-    char body[4096];
-    if (c->is_post) {
+    if (c->completes) {
         if (write(c->fd, opening, opening_size) != (ssize_t)opening_size) return;
+        c->story = new_story();
         c->sent = 0;
         c->streaming = 1;
-        c->due_us = now_us() + (uint64_t)first_ms * 1000u;
+        c->due_us = stories[c->story].asked_us + (uint64_t)first_ms * 1000u;
         plan(c);
-    } else if (!strcmp(c->path, "/stats")) {
-        stats(body, sizeof body);
-        answer_json(c, body);
+    } else if (!strncmp(c->head, "GET", 3)) {
+        answer_json(c, "200 OK", "{\"object\":\"list\",\"data\":[{\"id\":\"canned\",\"object\":\"model\",\"max_model_len\":8192}]}");
     } else {
-        answer_json(c, "{\"object\":\"list\",\"data\":[{\"id\":\"canned\",\"object\":\"model\",\"max_model_len\":8192}]}");
+        answer_json(c, "404 Not Found", "{\"detail\":\"Not Found\"}");
     }
 }
 
@@ -136,8 +143,8 @@ static int head_is_whole(struct connection *c) {
     char *length = strcasestr(c->head, "\r\ncontent-length:");
     size_t wanted = length && length < end ? strtoul(length + 17, NULL, 10) : 0;
     size_t already = c->have - (size_t)(end + 4 - c->head);
-    c->is_post = !strncmp(c->head, "POST", 4);
-    if (sscanf(c->head, "%*s %31s", c->path) != 1) c->path[0] = 0;
+    char *line_end = strstr(c->head, "\r\n"), *path = strstr(c->head, "completions ");
+    c->completes = !strncmp(c->head, "POST ", 5) && path && path < line_end;
     c->closes = strcasestr(c->head, "\r\nconnection: close") != NULL;
     c->body_left = wanted > already ? wanted - already : 0;
     c->in_body = 1;
@@ -164,23 +171,24 @@ static void readable(struct connection *c) {
 }
 
 static void emit(struct connection *c) {
-    char own[1024], at[32];
-    const char *out = chunk;
-    size_t size = chunk_size;
+    const char *out = c->sent ? chunk : first;
+    size_t size = c->sent ? chunk_size : first_size;
     uint64_t now = now_us(), late = now > c->due_us ? now - c->due_us : 0;
     c->streaming = 0;
     if (c->gone) { free(c); return; }
     if (late > lateness_max_us) lateness_max_us = late;
     late_chunks += late > LATE_US;
-    if (stamped) {
-        snprintf(at, sizeof at, "%llu", (unsigned long long)now);
-        size = token_chunk(own, at);
-        out = own;
-    }
     chunks++;
     if (!window_from_us) window_from_us = now;
     size_t window = (size_t)((now - window_from_us) / WINDOW_US);
     if (window < WINDOWS) per_window[window]++;
+    if (c->sent) {
+        size_t gap = (size_t)((now - c->wrote_us) / GAP_US);
+        gaps[gap < GAPS ? gap : GAPS - 1]++;
+    } else {
+        stories[c->story].first_us = now;
+    }
+    c->wrote_us = now;
     if (write(c->fd, out, size) != (ssize_t)size) { drop(c); return; }
     if (++c->sent < tokens) {
         c->streaming = 1;
@@ -188,7 +196,7 @@ static void emit(struct connection *c) {
         plan(c);
         return;
     }
-    streams++;
+    stories[c->story].last_us = now;
     if (write(c->fd, closing, closing_size) != (ssize_t)closing_size || c->closes) drop(c);
 }
 
@@ -216,15 +224,17 @@ static void accept_all(int listener, int poller) {
     }
 }
 
+static void end(int signal_number) { ending = signal_number; }
+
 int main(int argc, char **argv) {
     if (argc < 5) {
-        fprintf(stderr, "usage: canned_server PORT TOKENS FIRST_MS STEP_MS [--stamp]\n");
+        fprintf(stderr, "usage: canned_server PORT TOKENS FIRST_MS STEP_MS\n");
         return 4;
     }
     tokens = atoi(argv[2]), first_ms = atoi(argv[3]), step_ms = atoi(argv[4]);
-    stamped = argc > 5 && !strcmp(argv[5], "--stamp");
     encode();
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGTERM, end);
     struct rlimit files;
     getrlimit(RLIMIT_NOFILE, &files);
     files.rlim_cur = files.rlim_max;
@@ -240,9 +250,11 @@ int main(int argc, char **argv) {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL}, events[MAX_EVENTS];
     epoll_ctl(poller, EPOLL_CTL_ADD, listener, &event);
     uint64_t turned_ms = now_us() / 1000u;
-    puts("ready");
+    socklen_t at_size = sizeof at;
+    getsockname(listener, (struct sockaddr *)&at, &at_size);
+    printf("listening on %d\n", ntohs(at.sin_port));
     fflush(stdout);
-    for (;;) {
+    while (!ending) {
         int found = epoll_wait(poller, events, MAX_EVENTS, 1);
         for (int i = 0; i < found; i++) {
             if (events[i].data.ptr) readable(events[i].data.ptr);
@@ -250,4 +262,6 @@ int main(int argc, char **argv) {
         }
         turn_wheel(&turned_ms);
     }
+    tell();
+    return 0;
 }

@@ -1,58 +1,48 @@
 """Shakedown and its peers against one canned server, one after another, on the same two cores.
 
-    uv run python benchmarks/load_generators.py [--only NAME]... [--streams 250,500,1000]
+    uv run python benchmarks/load_generators.py [--only NAME]... [--streams 250,500] [--equality] [--earlier FILE]...
 
-The server (benchmarks/canned_server.c, pinned to the first core) streams 100 tokens at 20 ms each to everybody; the
-client (pinned to the second) keeps N streams open. What arrived is counted by the server, not by the client. A level is
-sustained when the server delivered at least 95 % of what N streams make (50 N chunks a second) while the client's own
-median wait for the first token was within 10 ms of the server's 20 ms: a client that is late measures itself.
+The server (benchmarks/canned_server.c, pinned to the first core) streams 100 tokens at 20 ms each to everybody, so a
+stream lasts two seconds. The client (pinned to the second core) opens N / 2 of them a second at equal distances, which
+keeps N open. Chunks are counted, and first tokens and gaps are timed, by the server as well as by the client.
 
-Peers come from PyPI into environments of their own (benchmarks/peers.toml); `vllm bench serve` from the engine's. What
-cannot be installed or run is in the table with the reason. The last line of the output is one JSON object.
+A level is sustained when
+- requests were sent on time: 99th percentile of schedule lag under 10 ms, by the tool's own figure where it has one
+  *and* by the server's clock where the tool's schedule is even (the k-th arrival is due k / rate after the first);
+- at least 95 % of the chunks that N streams make (50 N a second) were served;
+- the tool saw them in time: its median TTFT is within 10 ms of the server's. A client that is late measures itself.
+
+Peers come from PyPI into environments of their own (benchmarks/peers.toml), `vllm bench serve` out of the engine's.
+What cannot be installed or run is in the table with the reason. The last line of the output is one JSON object;
+`--earlier` takes files with such a line, so that tools measured apart come into one table.
 """
 
 import argparse
 import asyncio
 import json
 import os
-import shutil
-import statistics
+import signal
 import subprocess
 import sys
 import tempfile
-import time
-import tomllib
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.canned import CHUNKS_PER_STREAM_S, STREAM_S, CannedServer, ServerClock, compiled
+from benchmarks.cores import CoreWatch
+from benchmarks.equality import Equality, compare
+from benchmarks.tools import TOOLS, NotRun, Place, Said, Tool
 from shakedown.engine.environment import EngineEnvironment, ensure_environment
-from shakedown.load import ClosedLoop, OpenLoop, TrafficClass, Workload
-from shakedown.load.client import monotonic
-from shakedown.process import uv_program
-from shakedown.settings import cache_root
 
-HERE = Path(__file__).parent
-TOKENS, STEP_MS = 100, 20
-SERVED_TTFT_MS = 20.0
-CHUNKS_PER_STREAM_S = 1000 / STEP_MS
-LASTS_S = 12.0
-STARTED_WITHIN_S = 120.0
-SUSTAINED_SHARE, SUSTAINED_BIAS_MS = 0.95, 10.0
+LASTS_S = 10.0
+ENDS_WITHIN_S = 120.0
+LAG_P99_MS, SERVED_SHARE, BIAS_MS = 10.0, 0.95, 10.0
 BIAS_STREAMS = 500
-SERVER_CORE, CLIENT_CORE = "0", "1"
-VLLM_BENCH = """
-import argparse
-from vllm.benchmarks.serve import add_cli_args, main
-parser = argparse.ArgumentParser(); add_cli_args(parser); main(parser.parse_args())
-"""
-
-
-class NotRun(Exception):
-    """Why a peer has no figures."""
+DISTURBED_SHARE = 0.2
+"""Of a core, used by others while a tool ran: such a run is repeated once."""
+SERVER_CORE, CLIENT_CORE = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,375 +51,239 @@ class Level:
 
     streams: int
     chunks_per_s: float
-    offered_per_s: float
-    ttft_p50_ms: float | None
-    """As the tool says."""
+    said: Said
+    server_ttft_p50_ms: float | None
+    server_ttft_p99_ms: float | None
+    server_itl_p50_ms: float | None
+    server_itl_p99_ms: float | None
+    server_late_share: float
+    schedule_lag_p99_ms: float | None
+    """By the server's clock; None for a schedule that is not even."""
     cpu_share: float
-    """Of the client's core, its start included."""
+    """Of the client's core while requests arrived."""
+    others_cpu: float
+    """Cores that neither tool nor server used, on average."""
+    load_average_before: float
 
     @property
-    def sustained(self) -> bool:
-        late = self.ttft_p50_ms is None or abs(self.ttft_p50_ms - SERVED_TTFT_MS) > SUSTAINED_BIAS_MS
-        return self.chunks_per_s >= SUSTAINED_SHARE * self.offered_per_s and not late
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a run happens."""
-
-    url: str
-    streams: int
-    scratch: Path
-    engine: EngineEnvironment
+    def offered_per_s(self) -> float:
+        return self.streams * CHUNKS_PER_STREAM_S
 
     @property
-    def tokenizer(self) -> Path:
-        return self.engine.models_root / "llama-3-8b"
+    def lag_ms(self) -> float | None:
+        """The worse of what the tool says and what the server saw."""
+        return max(
+            (lag for lag in (self.said.schedule_lag_p99_ms, self.schedule_lag_p99_ms) if lag is not None), default=None
+        )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """How a load generator is called, and where its own number is."""
-
-    name: str
-    command: Callable[[Place], list[str]]
-    ttft_p50_ms: Callable[[Place, str], float | None]
-    env: dict[str, str]
-
-
-def shakedown(place: Place) -> list[str]:
-    words = ["load", place.url, "--users", str(place.streams), "--duration", str(LASTS_S), "--max-tokens", str(TOKENS)]
-    return [str(Path(sys.executable).with_name("shakedown")), *words, "--prompt-tokens", "16", "--json"]
-
-
-def vllm_bench(place: Place) -> list[str]:
-    requests = int(place.streams * LASTS_S * CHUNKS_PER_STREAM_S / TOKENS)
-    return [
-        *(str(place.engine.venv / "bin" / "python"), "-c", VLLM_BENCH, "--backend", "openai-chat"),
-        *("--base-url", place.url, "--endpoint", "/v1/chat/completions", "--model", "canned"),
-        *("--tokenizer", str(place.tokenizer), "--dataset-name", "random", "--random-input-len", "16"),
-        *("--random-output-len", str(TOKENS), "--num-prompts", str(requests)),
-        *("--max-concurrency", str(place.streams), "--disable-tqdm"),
-        *("--save-result", "--result-dir", str(place.scratch), "--result-filename", "vllm.json"),
-    ]
-
-
-def guidellm(place: Place) -> list[str]:
-    return [
-        *(str(peer("guidellm", "guidellm")), "run", "--disable-console"),
-        *("--backend", f"kind=openai_http,target={place.url},model=canned"),
-        *("--profile", f"kind=concurrent,streams={place.streams}"),
-        *("--constraint", f"kind=max_duration,seconds={LASTS_S:g}"),
-        *("--data", f"kind=synthetic_text,prompt_tokens=16,output_tokens={TOKENS}"),
-        *("--tokenizer", f"kind=hf_auto,model={place.tokenizer}"),
-        *("--output", f"kind=json,path={place.scratch / 'guidellm.json'}"),
-    ]
-
-
-def inference_perf(place: Place) -> list[str]:
-    rate = place.streams * CHUNKS_PER_STREAM_S / TOKENS
-    stages = json.dumps([{"rate": rate, "duration": LASTS_S}])
-    return [
-        *(str(peer("inference-perf", "inference-perf")), "--api.type", "chat", "--api.streaming", "true"),
-        *("--data.type", "mock", "--load.type", "constant", "--load.stages", stages, "--load.num_workers", "1"),
-        *("--load.worker_max_concurrency", str(place.streams * 4), "--server.type", "vllm"),
-        *("--load.worker_max_tcp_connections", str(place.streams * 4)),
-        *("--server.model_name", "canned", "--server.base_url", place.url, "--server.ignore_eos", "true"),
-        *("--tokenizer.pretrained_model_name_or_path", str(place.tokenizer)),
-        *("--storage.local_storage.path", str(place.scratch / "inference-perf")),
-    ]
-
-
-def aiperf(place: Place) -> list[str]:
-    cached_tokenizer(place)
-    return [
-        *(str(peer("aiperf", "aiperf")), "profile", "-m", "canned", "-u", place.url, "--endpoint-type", "chat"),
-        *("--streaming", "--concurrency", str(place.streams), "--benchmark-duration", f"{LASTS_S:g}"),
-        *("--tokenizer", "canned/tokenizer", "--isl", "16", "--osl", str(TOKENS), "--ui", "none"),
-        *("--output-artifact-dir", str(place.scratch / "aiperf")),
-    ]
-
-
-def locust(place: Place) -> list[str]:
-    crowd = ("-u", str(place.streams), "-r", str(place.streams), "-t", f"{LASTS_S:g}s", "--json")
-    return [
-        sys.executable,
-        "-m",
-        "locust",
-        "-f",
-        str(HERE / "locust_peer.py"),
-        "--host",
-        place.url,
-        "--headless",
-        *crowd,
-    ]
-
-
-def peer(name: str, program: str) -> Path:
-    """The program of a peer, installed if it is not. Raises NotRun."""
-    pinned: dict[str, str] = tomllib.loads((HERE / "peers.toml").read_text())[name]
-    venv = cache_root() / "peers" / pinned["requirement"].replace("==", "-")
-    found = venv / "bin" / program
-    if not found.exists():
-        for words in (
-            ["venv", "--quiet", "--clear", "--python", pinned["python"], str(venv)],
-            ["pip", "install", "--quiet", "--python", str(venv / "bin" / "python"), pinned["requirement"]],
-        ):
-            done = subprocess.run([uv_program(), *words], capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise NotRun(f"cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-    return found
-
-
-def cached_tokenizer(place: Place) -> None:
-    """The tokenizer in the folders of a Hugging Face cache, for a tool that takes no path."""
-    revision = "0" * 40
-    model = place.scratch / "hf" / "hub" / "models--canned--tokenizer"
-    (model / "refs").mkdir(parents=True, exist_ok=True)
-    (model / "refs" / "main").write_text(revision)
-    shutil.copytree(place.tokenizer, model / "snapshots" / revision, dirs_exist_ok=True)
-
-
-def in_json(name: str, *path: str | int, factor: float = 1.0) -> Callable[[Place, str], float | None]:
-    """A number in a file that the tool wrote into its scratch folder."""
-
-    def read(place: Place, _: str) -> float | None:
-        return number_at(json.loads((place.scratch / name).read_text()), path, factor)
-
-    return read
-
-
-def number_at(content: Any, path: tuple[str | int, ...], factor: float = 1.0) -> float | None:
-    """The number at a path of keys; None where there is none."""
-    for key in path:
-        try:
-            content = content[key]
-        except (KeyError, IndexError, TypeError):
+    @property
+    def ttft_bias_ms(self) -> float | None:
+        """Client's median less server's."""
+        if self.said.ttft_p50_ms is None or self.server_ttft_p50_ms is None:
             return None
-    return float(content) * factor if isinstance(content, int | float) else None
+        return self.said.ttft_p50_ms - self.server_ttft_p50_ms
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """What kept the level from being sustained."""
+        lag, bias = self.lag_ms, self.ttft_bias_ms
+        checks = {
+            "lag": lag is not None and lag < LAG_P99_MS,
+            "chunks": self.chunks_per_s >= SERVED_SHARE * self.offered_per_s,
+            "TTFT": bias is not None and abs(bias) <= BIAS_MS,
+        }
+        return tuple(name for name, met in checks.items() if not met)
+
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        derived = {"offered_per_s": self.offered_per_s, "ttft_bias_ms": self.ttft_bias_ms, "missed": self.missed}
+        return {**asdict(self), **derived, "sustained": not self.missed}
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "Level":
+        """Back from JSON."""
+        fields = {name: plain[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "said": Said(**plain["said"])})
 
 
-def of_shakedown(_: Place, stdout: str) -> float | None:
-    return number_at(json.loads(stdout.strip().splitlines()[-1]), ("summary", "ttft", "p50_s"), 1000)
+Results = dict[str, list[Level] | str]
+"""Levels of each tool, ascending, or why there are none."""
 
 
-def of_locust(_: Place, stdout: str) -> float | None:
-    """The median by Locust's own table of rounded response times."""
-    entries = json.loads(stdout[stdout.index("[") :])
-    times: dict[str, float] = next((each["response_times"] for each in entries if each["method"] == "first word"), {})
-    spread = sorted((float(time), count) for time, count in times.items())
-    half, seen = sum(count for _, count in spread) / 2, 0.0
-    for time_ms, count in spread:
-        seen += count
-        if seen >= half:
-            return time_ms
-    return None
+def measured(tool: Tool, streams: int, program: Path, engine: EngineEnvironment) -> Level:
+    """Run a tool once, and once more if something else used the cores. Raises NotRun with its last words."""
+    level = measured_once(tool, streams, program, engine)
+    if level.others_cpu <= DISTURBED_SHARE:
+        return level
+    print(f"{tool.name} at {streams}: others used {level.others_cpu:.2f} cores; once more", file=sys.stderr)
+    return measured_once(tool, streams, program, engine)
 
 
-OFFLINE = {"HF_HUB_OFFLINE": "1"}
-TTFT = "time_to_first_token"
-TOOLS = (
-    Tool(name="shakedown", command=shakedown, ttft_p50_ms=of_shakedown, env={}),
-    Tool(
-        name="vllm bench serve",
-        command=vllm_bench,
-        ttft_p50_ms=in_json("vllm.json", "median_ttft_ms"),
-        env={**OFFLINE, "VLLM_TARGET_DEVICE": "cpu"},
-    ),
-    Tool(
-        name="guidellm",
-        command=guidellm,
-        ttft_p50_ms=in_json("guidellm.json", "benchmarks", 0, "metrics", f"{TTFT}_ms", "successful", "median"),
-        env=OFFLINE,
-    ),
-    Tool(
-        name="inference-perf",
-        command=inference_perf,
-        ttft_p50_ms=in_json(
-            "inference-perf/summary_lifecycle_metrics.json", "successes", "latency", TTFT, "median", factor=1000
-        ),
-        env=OFFLINE,
-    ),
-    Tool(
-        name="aiperf",
-        command=aiperf,
-        ttft_p50_ms=in_json("aiperf/profile_export_aiperf.json", TTFT, "p50"),
-        env=OFFLINE,
-    ),
-    Tool(name="locust", command=locust, ttft_p50_ms=of_locust, env={}),
-)
-
-
-@contextmanager
-def canned_server(scratch: Path, *options: str) -> Iterator[str]:
-    """The server on its core; yields its URL."""
-    program = scratch / "canned_server"
-    subprocess.run(["cc", "-O2", "-o", program, HERE / "canned_server.c"], check=True)
-    port = "18999"
-    words: list[str | Path] = [
-        "taskset",
-        "-c",
-        SERVER_CORE,
-        program,
-        port,
-        str(TOKENS),
-        str(STEP_MS),
-        str(STEP_MS),
-        *options,
-    ]
-    server = subprocess.Popen(words, stdout=subprocess.DEVNULL)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + STARTED_WITHIN_S
-        while True:
-            try:
-                asked(url)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-        yield url
-    finally:
-        server.kill()
-        server.wait()
-
-
-def asked(url: str) -> dict[str, Any]:
-    """The server's own count since it was asked last."""
-    with urllib.request.urlopen(f"{url}/stats", timeout=5) as answer:
-        content: dict[str, Any] = json.loads(answer.read())
-        return content
-
-
-def steady_chunks_per_s(per_half_second: list[int]) -> float:
-    """Median of the middle half of the half seconds in which chunks flowed."""
-    flowing = [count for count in per_half_second if count]
-    quarter = len(flowing) // 4
-    middle = flowing[quarter : len(flowing) - quarter] or flowing or [0]
-    return statistics.median(middle) * 2
-
-
-def measured(tool: Tool, streams: int, engine: EngineEnvironment) -> Level:
-    """Run a tool once. Raises NotRun with its last words."""
+def measured_once(tool: Tool, streams: int, program: Path, engine: EngineEnvironment) -> Level:
+    load_average = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        with canned_server(scratch) as url:
-            place = Place(url=url, streams=streams, scratch=scratch, engine=engine)
-            command = ["taskset", "-c", CLIENT_CORE, *tool.command(place)]
-            env = {**os.environ, "HF_HOME": str(scratch / "hf"), **tool.env}
-            before, began = os.times(), time.monotonic()
-            try:
-                done = subprocess.run(
-                    command, capture_output=True, text=True, check=False, env=env, cwd=scratch, timeout=LASTS_S + 120
-                )
-            except subprocess.TimeoutExpired as late:
-                raise NotRun(f"did not end within {late.timeout:g} s") from late
-            after, took_s = os.times(), time.monotonic() - began
-            counted = asked(url)
-            try:
-                ttft_ms = tool.ttft_p50_ms(place, done.stdout)
-            except (OSError, ValueError, KeyError) as error:
-                said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["nothing"]
-                raise NotRun(f"gave no figures ({error}); it said: {said[0][:200]}") from error
-        used_s = after.children_user + after.children_system - before.children_user - before.children_system
-        return Level(
-            streams=streams,
-            chunks_per_s=steady_chunks_per_s(counted["per_half_second"]),
-            offered_per_s=streams * CHUNKS_PER_STREAM_S,
-            ttft_p50_ms=ttft_ms,
-            cpu_share=used_s / took_s,
-        )
+        with CoreWatch() as cores, CannedServer(program, core=str(SERVER_CORE)) as server:
+            place = Place(url=server.url, rate=streams / STREAM_S, lasts_s=LASTS_S, scratch=Path(folder), engine=engine)
+            stdout, last_words = finished(tool, place)
+        try:
+            said = tool.said(Path(folder), stdout)
+        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+            raise NotRun(f"gave no figures ({error!r:.80}); it said: {last_words}") from error
+    clock = server.clock
+    assert clock is not None
+    return level_of(tool, streams, said, clock, cores, load_average)
 
 
-async def bias_ms(streams: int) -> dict[str, float]:
-    """Client's clock against the server's: when a first token was seen, less when it was written. Milliseconds."""
-    with tempfile.TemporaryDirectory() as folder, canned_server(Path(folder), "--stamp") as url:
-        talk = TrafficClass(prompt_tokens=16, max_tokens=TOKENS, keep_text=True)
-        offset = time.time() - monotonic()
-        os.sched_setaffinity(0, {int(CLIENT_CORE)})
-        async with OpenLoop(
-            url, arrivals=ClosedLoop(users=streams), workload=Workload((talk,)), duration_s=LASTS_S / 2
-        ) as load:
-            await load.done()
-        late = sorted(
-            (record.token_times[0] - offset - int((record.text or "0").split()[0]) / 1e6) * 1000
-            for record in load.records
-            if record.token_times and record.text
-        )
-    return {"p50": statistics.median(late), "p99": late[int(len(late) * 0.99)], "requests": float(len(late))}
-
-
-def table(results: dict[str, list[Level] | str]) -> str:
-    """Markdown."""
-    lines = [
-        "| tool | streams | chunks/s | of what was offered | its median TTFT (server: 20 ms) | CPU | sustained |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, levels in results.items():
-        if isinstance(levels, str):
-            lines.append(f"| {name} | – | – | – | – | – | not run: {levels} |")
-            continue
-        for level in levels:
-            ttft = f"{level.ttft_p50_ms:.0f} ms" if level.ttft_p50_ms is not None else "–"
-            share = level.chunks_per_s / level.offered_per_s
-            lines.append(
-                f"| {name} | {level.streams:,} | {level.chunks_per_s:,.0f} | {share:.0%} | {ttft} | "
-                f"{level.cpu_share:.0%} | {'yes' if level.sustained else 'no'} |"
-            )
-    return "\n".join(lines)
-
-
-def best(levels: list[Level] | str) -> float:
-    """The highest sustained rate, in chunks a second."""
-    sustained = [] if isinstance(levels, str) else [level.chunks_per_s for level in levels if level.sustained]
-    return max(sustained, default=0.0)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=[tool.name for tool in TOOLS])
-    parser.add_argument("--streams", default="100,250,500,1000,1500,2000", help="levels, ascending")
-    parser.add_argument("--no-bias", action="store_true")
-    options = parser.parse_args()
-    levels = [int(word) for word in options.streams.split(",")]
-    engine = asyncio.run(ensure_environment(report=lambda line: print(line, file=sys.stderr)))
-    load_before = os.getloadavg()[0]
-    results: dict[str, list[Level] | str] = {}
-    for tool in TOOLS:
-        if options.only and tool.name not in options.only:
-            continue
-        results[tool.name] = climb(tool, levels, engine)
-    bias = {} if options.no_bias else asyncio.run(bias_ms(BIAS_STREAMS))
-    print(table(results))
-    ours = best(results.get("shakedown", []))
-    theirs = max((best(found) for name, found in results.items() if name != "shakedown"), default=0.0)
-    print(
-        json.dumps(
-            {
-                "tools": {k: v if isinstance(v, str) else [asdict(level) for level in v] for k, v in results.items()},
-                "highest_sustained_chunks_per_s": {name: best(found) for name, found in results.items()},
-                "shakedown_times_best_peer": ours / theirs if theirs else None,
-                "ttft_bias_ms_at_500_streams": bias,
-                "load_average_before": load_before,
-            }
-        )
+def level_of(tool: Tool, streams: int, said: Said, clock: ServerClock, cores: CoreWatch, load_average: float) -> Level:
+    if not clock.asked_s:
+        raise NotRun("sent no request")
+    return Level(
+        streams=streams,
+        chunks_per_s=clock.chunks_per_s,
+        said=said,
+        server_ttft_p50_ms=clock.ttft_p50_ms,
+        server_ttft_p99_ms=clock.ttft_p99_ms,
+        server_itl_p50_ms=clock.itl_p50_ms,
+        server_itl_p99_ms=clock.itl_p99_ms,
+        server_late_share=clock.late_share,
+        schedule_lag_p99_ms=clock.schedule_lag_p99_ms(streams / STREAM_S) if tool.keeps_even_schedule else None,
+        cpu_share=cores.busy_share(CLIENT_CORE, clock.scheduled()[0] + STREAM_S, clock.asked_s[-1]),
+        others_cpu=cores.others_cpu,
+        load_average_before=load_average,
     )
-    return 0
 
 
-def climb(tool: Tool, levels: list[int], engine: EngineEnvironment) -> list[Level] | str:
+def finished(tool: Tool, place: Place) -> tuple[str, str]:
+    """Run a tool on its core to its end: its output, and its last line. Raises NotRun if it does not end."""
+    command = ["taskset", "-c", str(CLIENT_CORE), *tool.command(place)]
+    env = {**os.environ, "HF_HOME": str(place.scratch / "hf"), **tool.env}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        cwd=place.scratch,
+        start_new_session=True,
+    ) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=place.lasts_s + ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired as late:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise NotRun(f"did not end within {late.timeout:g} s") from late
+    return stdout, ((stderr or stdout).strip().splitlines() or ["nothing"])[-1][:200]
+
+
+def climb(tool: Tool, levels: Sequence[int], program: Path, engine: EngineEnvironment) -> list[Level] | str:
     """Level by level until one is not sustained."""
     found: list[Level] = []
     for streams in levels:
         try:
-            found.append(measured(tool, streams, engine))
+            found.append(measured(tool, streams, program, engine))
         except NotRun as why:
             print(f"{tool.name} at {streams}: {why}", file=sys.stderr)
             return found or str(why)
-        print(f"{tool.name} at {streams}: {found[-1].chunks_per_s:,.0f} chunks/s", file=sys.stderr)
-        if not found[-1].sustained:
+        print(line_of(tool.name, found[-1]), file=sys.stderr)
+        if found[-1].missed:
             break
     return found
+
+
+def table(results: Results) -> str:
+    """Markdown."""
+    lines = [
+        "| tool | streams | chunks/s | TTFT p50 / p99 ms | the server's | ITL p50 / p99 ms | the server's "
+        "| TTFT bias ms | schedule lag p99 ms | CPU | sustained |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, levels in results.items():
+        if isinstance(levels, str):
+            lines.append(f"| {name} | – | – | – | – | – | – | – | – | – | not run: {levels} |")
+        else:
+            lines += [line_of(name, level) for level in levels]
+    return "\n".join(lines)
+
+
+def line_of(name: str, level: Level) -> str:
+    said = level.said
+    cells = (
+        name,
+        f"{level.streams:,}",
+        f"{level.chunks_per_s:,.0f} ({level.chunks_per_s / level.offered_per_s:.0%})",
+        f"{ms(said.ttft_p50_ms)} / {ms(said.ttft_p99_ms)}",
+        f"{ms(level.server_ttft_p50_ms)} / {ms(level.server_ttft_p99_ms)}",
+        f"{ms(said.itl_p50_ms)} / {ms(said.itl_p99_ms)}",
+        f"{ms(level.server_itl_p50_ms)} / {ms(level.server_itl_p99_ms)}",
+        ms(level.ttft_bias_ms, digits=2),
+        ms(level.lag_ms, digits=2),
+        f"{level.cpu_share:.0%}",
+        f"no: {', '.join(level.missed)}" if level.missed else "yes",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def ms(value: float | None, *, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def best(levels: list[Level] | str) -> int:
+    """The highest sustained number of streams; 0 if none was."""
+    return 0 if isinstance(levels, str) else max((level.streams for level in levels if not level.missed), default=0)
+
+
+def summary(results: Results, equality: Equality | None) -> dict[str, Any]:
+    """The last line of the output."""
+    ours = results.get("shakedown", [])
+    theirs = max((best(levels) for name, levels in results.items() if name != "shakedown"), default=0)
+    at_bias = [level.ttft_bias_ms for level in ours if not isinstance(level, str) and level.streams == BIAS_STREAMS]
+    return {
+        "tools": {
+            name: levels if isinstance(levels, str) else [level.plain() for level in levels]
+            for name, levels in results.items()
+        },
+        "highest_sustained_streams": {name: best(levels) for name, levels in results.items()},
+        "shakedown_times_best_peer": best(ours) / theirs if theirs else None,
+        "shakedown_ttft_bias_ms_at_500_streams": at_bias[0] if at_bias else None,
+        "equality": None if equality is None else asdict(equality),
+        "load_average": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+    }
+
+
+def earlier(paths: Sequence[Path]) -> tuple[Results, Equality | None]:
+    """What other runs found, by their last lines."""
+    results: Results = {}
+    equality = None
+    for path in paths:
+        said = json.loads(path.read_text().strip().splitlines()[-1])
+        for name, levels in said["tools"].items():
+            results[name] = levels if isinstance(levels, str) else [Level.of(level) for level in levels]
+        equality = Equality.of(said["equality"]) if said["equality"] else equality
+    return results, equality
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=[*(tool.name for tool in TOOLS), "none"])
+    parser.add_argument("--streams", default="100,250,500,750,1000,1500,2000,2500,3000", help="levels, ascending")
+    parser.add_argument("--equality", action="store_true", help="hold Shakedown's numbers against vLLM's arithmetic")
+    parser.add_argument("--earlier", action="append", type=Path, default=[], help="output of a run before this one")
+    options = parser.parse_args()
+    engine = asyncio.run(ensure_environment(report=lambda line: print(line, file=sys.stderr)))
+    results, equality = earlier(options.earlier)
+    with tempfile.TemporaryDirectory() as folder:
+        program = compiled(Path(folder))
+        for tool in TOOLS:
+            if not options.only or tool.name in options.only:
+                results[tool.name] = climb(tool, [int(word) for word in options.streams.split(",")], program, engine)
+        if options.equality:
+            equality = compare(program, engine, finished)
+    results = {tool.name: results[tool.name] for tool in TOOLS if tool.name in results}
+    print(table(results))
+    if equality is not None:
+        print(f"\n{equality.table()}")
+    print(json.dumps(summary(results, equality)))
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,28 +1,60 @@
-"""What people write for Locust: a user who reads a stream line by line."""
+"""What people write for Locust: users on its fast client who read a stream line by line.
 
+Locust has no open loop; users who each ask every `PACE_S` at instants of their own make one. RATE (requests a second),
+LASTS_S and FIGURES (a file) come from the environment.
+"""
+
+import itertools
+import json
+import os
 import time
+from pathlib import Path
+from typing import Any
 
-from locust import HttpUser, constant, events, task
+import gevent
+from locust import FastHttpUser, events, task
 
+RATE, LASTS_S = float(os.environ["RATE"]), float(os.environ["LASTS_S"])
+PACE_S = 3.0
+BEGINS_AFTER_S = 2.0
 BODY = {"model": "canned", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 100, "stream": True}
 
+serials = itertools.count()
+begins = time.perf_counter() + BEGINS_AFTER_S
+ttfts: list[float] = []
+gaps: list[float] = []
+lags: list[float] = []
 
-class Reader(HttpUser):  # type: ignore[misc]
-    wait_time = constant(0)
+
+class Reader(FastHttpUser):  # type: ignore[misc]
+    def on_start(self) -> None:
+        self.due = begins + next(serials) / RATE
 
     @task  # type: ignore[untyped-decorator]
     def read(self) -> None:
-        began, first = time.perf_counter(), None
+        gevent.sleep(max(0.0, self.due - time.perf_counter()))
+        if self.due >= begins + LASTS_S:
+            self.stop()
+        began, times = time.perf_counter(), []
         with self.client.post("/v1/chat/completions", json=BODY, stream=True, catch_response=True) as answer:
-            for line in answer.iter_lines():
-                if first is None and b'"content":"' in line:
-                    first = time.perf_counter()
+            while line := answer.stream.readline(b"\n"):
+                if b'"content":"' in line and b'"content":""' not in line:
+                    times.append(time.perf_counter())
             answer.success()
-        events.request.fire(
-            request_type="first word",
-            name="stream",
-            response_time=((first or began) - began) * 1000,
-            response_length=0,
-            exception=None,
-            context={},
-        )
+        lags.append(began - self.due)
+        ttfts.append(times[0] - began)
+        gaps.extend(later - earlier for earlier, later in itertools.pairwise(times))
+        self.due += PACE_S
+
+
+@events.quitting.add_listener  # type: ignore[untyped-decorator]
+def tell(**_: Any) -> None:
+    spreads = {"ttft": ttfts, "itl": gaps, "schedule_lag": lags}
+    Path(os.environ["FIGURES"]).write_text(
+        json.dumps({name: {"p50_ms": at(values, 0.5), "p99_ms": at(values, 0.99)} for name, values in spreads.items()})
+    )
+
+
+def at(values: list[float], share: float) -> float | None:
+    ordered = sorted(values)
+    return ordered[int(share * (len(ordered) - 1))] * 1000 if ordered else None

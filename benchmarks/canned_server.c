@@ -47,7 +47,7 @@ static char chunk[1024], opening[256], first[2048], closing[2048];
 static size_t chunk_size, opening_size, first_size, closing_size;
 
 #define EVENT "data: {\"id\":\"chatcmpl-canned\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"canned\","
-#define TOKEN EVENT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"token \"},\"logprobs\":null,\"finish_reason\":null," \
+#define TOKEN EVENT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\" the\"},\"logprobs\":null,\"finish_reason\":null," \
                     "\"token_ids\":null}]}\n\n"
 
 static uint64_t now_us(void) {

@@ -41,7 +41,7 @@ ENDS_WITHIN_S = 120.0
 LAG_P99_MS, SERVED_SHARE, BIAS_MS = 10.0, 0.95, 10.0
 BIAS_STREAMS = 500
 DISTURBED_SHARE = 0.2
-"""Of a core, used by others while a tool ran: such a run is repeated once."""
+"""Of a core, used by others while a tool ran: such a run is repeated."""
 SERVER_CORE, CLIENT_CORE = 0, 1
 
 
@@ -111,12 +111,16 @@ Results = dict[str, list[Level] | str]
 
 
 def measured(tool: Tool, streams: int, program: Path, engine: EngineEnvironment) -> Level:
-    """Run a tool once, and once more if something else used the cores. Raises NotRun with its last words."""
-    level = measured_once(tool, streams, program, engine)
-    if level.others_cpu <= DISTURBED_SHARE:
-        return level
-    print(f"{tool.name} at {streams}: others used {level.others_cpu:.2f} cores; once more", file=sys.stderr)
-    return measured_once(tool, streams, program, engine)
+    """Run a tool once, and once more if it missed or if something else used the cores: the better one counts.
+
+    Raises NotRun with its last words.
+    """
+    first = measured_once(tool, streams, program, engine)
+    if not first.missed and first.others_cpu <= DISTURBED_SHARE:
+        return first
+    print(f"{line_of(tool.name, first)} others: {first.others_cpu:.2f} cores; once more", file=sys.stderr)
+    second = measured_once(tool, streams, program, engine)
+    return min(first, second, key=lambda level: (len(level.missed), level.lag_ms or 0.0))
 
 
 def measured_once(tool: Tool, streams: int, program: Path, engine: EngineEnvironment) -> Level:
@@ -265,7 +269,7 @@ def earlier(paths: Sequence[Path]) -> tuple[Results, Equality | None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=[*(tool.name for tool in TOOLS), "none"])
-    parser.add_argument("--streams", default="100,250,500,750,1000,1500,2000,2500,3000", help="levels, ascending")
+    parser.add_argument("--streams", default="50,100,250,500,750,1000,1500,2000,2500,3000", help="levels, ascending")
     parser.add_argument("--equality", action="store_true", help="hold Shakedown's numbers against vLLM's arithmetic")
     parser.add_argument("--earlier", action="append", type=Path, default=[], help="output of a run before this one")
     options = parser.parse_args()

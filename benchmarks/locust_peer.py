@@ -13,6 +13,7 @@ from typing import Any
 
 import gevent
 from locust import FastHttpUser, events, task
+from locust.exception import StopUser
 
 RATE, LASTS_S = float(os.environ["RATE"]), float(os.environ["LASTS_S"])
 PACE_S = 3.0
@@ -34,7 +35,7 @@ class Reader(FastHttpUser):  # type: ignore[misc]
     def read(self) -> None:
         gevent.sleep(max(0.0, self.due - time.perf_counter()))
         if self.due >= begins + LASTS_S:
-            self.stop()
+            raise StopUser
         began, times = time.perf_counter(), []
         with self.client.post("/v1/chat/completions", json=BODY, stream=True, catch_response=True) as answer:
             while line := answer.stream.readline(b"\n"):

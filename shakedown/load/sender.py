@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shakedown.judge.records import RequestRecord
+from shakedown.load.alarm import Alarm
 from shakedown.load.arrivals import Arrivals, ClosedLoop, Trace
 from shakedown.load.client import POD_HEADERS, Limits, OutgoingRequest, StreamingClient, Target, monotonic
 from shakedown.load.health import raise_file_limit
@@ -106,27 +107,27 @@ class Sender:
 
     async def _open_loop(self, started: float) -> None:
         sent_this_turn = 0
-        while self._ready or self._make_one():
-            due_s, request = self._ready.popleft()
-            self._ready_bytes -= len(request.body)
-            request.due = started + due_s
-            if (ahead_s := request.due - monotonic()) > 0:
-                await self._pass_time(request.due, ahead_s)
-                sent_this_turn = 0
-            elif sent_this_turn >= SENDS_PER_TURN:
-                await asyncio.sleep(0)
-                sent_this_turn = 0
-            self._client.send(request)
-            self.sent_count += 1
-            sent_this_turn += 1
+        with Alarm() as alarm:
+            while self._ready or self._make_one():
+                due_s, request = self._ready.popleft()
+                self._ready_bytes -= len(request.body)
+                request.due = started + due_s
+                if (ahead_s := request.due - monotonic()) > 0:
+                    await self._pass_time(alarm, request.due, ahead_s)
+                    sent_this_turn = 0
+                elif sent_this_turn >= SENDS_PER_TURN:
+                    await asyncio.sleep(0)
+                    sent_this_turn = 0
+                self._client.send(request)
+                self.sent_count += 1
+                sent_this_turn += 1
 
-    async def _pass_time(self, until: float, ahead_s: float) -> None:
+    async def _pass_time(self, alarm: Alarm, until: float, ahead_s: float) -> None:
         """Make requests ahead while there is time, then sleep."""
         while ahead_s > 0.002 and self._make_one():
             ahead_s = until - monotonic()
-        while ahead_s > 0:
-            await asyncio.sleep(ahead_s)
-            ahead_s = until - monotonic()
+        while monotonic() < until:
+            await alarm.at(until)
 
     def _make_one(self) -> bool:
         if len(self._ready) >= READY_REQUESTS or self._ready_bytes >= READY_BYTES:

@@ -71,8 +71,8 @@ def test_the_server_tells_its_story_at_its_end(tmp_path: Path) -> None:
     ):
         s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
         received = b"".join(iter(lambda: s.recv(65536), b""))
-    assert received.count(b'"content":"token "') == canned.TOKENS
-    assert received.index(b'"role":"assistant"') < received.index(b'"content":"token "')
+    assert received.count(b'"content":" the"') == canned.TOKENS
+    assert received.index(b'"role":"assistant"') < received.index(b'"content":" the"')
     assert received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     assert server.clock is not None
     assert len(server.clock.asked_s) == 1

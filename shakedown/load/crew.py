@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import pickle
 import sys
 import tempfile
@@ -249,6 +250,7 @@ async def work(plan: LoadPlan, records: Path, wall_offset: float, board: Board, 
     """A worker's life: get ready, start with the others, report, leave when all has ended or the parent says so."""
     crew = OwnProcess(plan, records, wall_offset)
     await crew.prepare()
+    gc.freeze()  # what is there now stays: a full collection would look at all of it and send late meanwhile
     board.report(plan.share, WorkerReport(ready=1.0))
     try:
         await wait_until(

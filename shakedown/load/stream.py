@@ -143,10 +143,10 @@ class Answer:
     def feed(self, data: bytes, at: float) -> None:
         """Bytes arrived at `at`. After the end of the answer only the framing is followed."""
         self.last_byte_at = at
-        if self._repeated is not None and self._repeated.matches(data):
+        if self._repeated is not None and (count := self._repeated.count(data)):
             self.reads += 1
-            self.events += 1
-            self.token_times.append(at)
+            self.events += count
+            self.token_times += [at] * count
             return
         if self.first_byte_at is None:
             self.first_byte_at = at
@@ -161,9 +161,9 @@ class Answer:
     def _take(self, data: bytes, content: bytes, at: float) -> None:
         self._repeated = None
         if self._frame.status == 200:
-            only = self._take_content(content, at) if content else None
-            if only is not None and not self._keep_text and self._frame.between_chunks and self._sse.between_events:
-                self._repeated = RepeatedChunk.of(data, only)
+            last = self._take_content(content, at) if content else None
+            if last is not None and not self._keep_text and self._frame.between_chunks and self._sse.between_events:
+                self._repeated = RepeatedChunk.last_of(data, *last)
         elif len(self._error_body) < ERROR_BODY_LIMIT_BYTES:
             self._error_body += content
         if self._frame.complete and self.outcome is None:
@@ -189,14 +189,15 @@ class Answer:
         """We stop waiting."""
         self._end(outcome, at, reason)
 
-    def _take_content(self, content: bytes, at: float) -> str | None:
-        """Read the events; return the text if there was one event and it brought nothing but that."""
+    def _take_content(self, content: bytes, at: float) -> tuple[bytes, str] | None:
+        """Read the events; return the last one and its text if it brought nothing but that."""
         events = self._sse.feed(content)
         if not events:
             return None
         self.reads += 1
         only_text = None
         for event in events:
+            only_text = None
             self.events += 1
             if event.data == b"[DONE]":
                 self.saw_done = True
@@ -204,7 +205,7 @@ class Answer:
                 return None
             if event.data:
                 only_text = self._take_event(event, at)
-        return only_text if len(events) == 1 else None
+        return None if only_text is None else (events[-1].data, only_text)
 
     def _take_event(self, event: SseEvent, at: float) -> str | None:
         try:

@@ -126,17 +126,39 @@ def test_a_request_that_was_given_up_keeps_what_it_had_and_nothing_after() -> No
     st.sampled_from(
         ["Hello", "x", "a much longer text than before, so that the size line grows", "\u2028", 'q"', "\\", "\n", ""]
     ),
+    st.lists(st.booleans(), min_size=6, max_size=6),
 )
 def test_a_repeated_chunk_is_read_like_any_other_whatever_is_wrong_with_it(
-    wounds: list[tuple[int, int]], text: str
+    wounds: list[tuple[int, int]], text: str, joined: list[bool]
 ) -> None:
+    """However many come in one read."""
     wounded = bytearray(chunked(delta(content=text)))
     for place, byte in wounds:
         wounded[place % len(wounded)] = byte
+    reads = [STREAM_HEAD]
+    repeats = (ONE, None, TWO, ONE, None, TWO)
+    for chunk, with_the_one_before in zip(repeats, joined, strict=True):
+        part = bytes(wounded) if chunk is None else chunked(chunk)
+        if with_the_one_before:
+            reads[-1] += part
+        else:
+            reads.append(part)
     quick, thorough = Answer(), Answer(keep_text=True)  # keeping the text rules the short cut out
     for answer in (quick, thorough):
-        for part in (STREAM_HEAD, chunked(ONE), bytes(wounded), chunked(TWO), chunked(FINISH, b"data: [DONE]\n\n")):
+        for part in (*reads, chunked(FINISH, b"data: [DONE]\n\n")):
             answer.feed(part, 1.0)
         answer.end_of_stream(2.0)
     for name in ("outcome", "error", "token_times", "events", "reads", "finish_reason", "finished_at", "saw_done"):
         assert getattr(quick, name) == getattr(thorough, name), name
+
+
+def test_a_client_that_fell_behind_reads_many_chunks_for_the_price_of_their_comparison() -> None:
+    answer = Answer()
+    answer.feed(STREAM_HEAD + chunked(ROLE, ONE, TWO), 1.0)
+    assert answer._repeated is not None
+    answer.feed(chunked(ONE, TWO, TWO), 2.0)
+    assert answer._repeated.count(chunked(ONE, TWO)) == 2
+    assert answer._repeated.count(chunked(ONE, FINISH)) == 0
+    assert answer._repeated.count(chunked(ONE)[:-1]) == 0
+    assert answer.token_times == [1.0, 1.0, 2.0, 2.0, 2.0]
+    assert (answer.reads, answer.events) == (2, 6)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.canned import TOKENS
+from benchmarks.canned import STREAM_S, TOKENS
 from shakedown.engine.environment import EngineEnvironment
 from shakedown.judge.percentiles import percentile
 from shakedown.process import uv_program
@@ -131,7 +131,9 @@ def guidellm(place: Place) -> list[str]:
 def said_by_guidellm(scratch: Path, _: str) -> Said:
     told = json.loads((scratch / "guidellm.json").read_text())["benchmarks"][0]
     timings = [request["info"]["timings"] for request in told["requests"]["successful"]]
-    lags_ms = [(each["request_start"] - each["targeted_start"]) * 1000 for each in timings]
+    settled_at = min(each["targeted_start"] for each in timings) + STREAM_S  # as by the server's clock
+    settled = [each for each in timings if each["targeted_start"] >= settled_at]
+    lags_ms = [(each["request_start"] - each["targeted_start"]) * 1000 for each in settled]
     ttft, itl = (told["metrics"][f"{name}_ms"]["successful"] for name in ("time_to_first_token", "inter_token_latency"))
     return Said(
         ttft_p50_ms=number_at(ttft, "median"),

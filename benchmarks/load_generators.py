@@ -282,7 +282,7 @@ def earlier(paths: Sequence[Path]) -> tuple[Results, Equality | None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=[*(tool.name for tool in TOOLS), "none"])
-    parser.add_argument("--streams", default="50,100,250,500,750,1000,1500,2000,2500,3000", help="levels, ascending")
+    parser.add_argument("--streams", default="50,100,150,200,250,300,400,500,600,750,1000,1250,1500,2000", help="levels, ascending")
     parser.add_argument("--equality", action="store_true", help="hold Shakedown's numbers against vLLM's arithmetic")
     parser.add_argument("--earlier", action="append", type=Path, default=[], help="output of a run before this one")
     options = parser.parse_args()

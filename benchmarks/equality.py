@@ -89,7 +89,7 @@ class Equality:
         return "\n".join((*head, *rows))
 
 
-def compare(program: Path, engine: EngineEnvironment, finished: Callable[[Tool, Place], tuple[str, str]]) -> Equality:
+def compare(program: Path, engine: EngineEnvironment, finished: Callable[[Tool, Place], str]) -> Equality:
     """Run both tools at a low rate. `finished` runs a tool to its end and gives its output."""
     with tempfile.TemporaryDirectory() as folder:
         said = {}
@@ -98,7 +98,7 @@ def compare(program: Path, engine: EngineEnvironment, finished: Callable[[Tool, 
                 place = Place(
                     url=server.url, rate=STREAMS / STREAM_S, lasts_s=LASTS_S, scratch=Path(folder), engine=engine
                 )
-                said[tool.name], _ = finished(tool, place)
+                said[tool.name] = finished(tool, place)
         arithmetic = subprocess.run(
             [engine.venv / "bin" / "python", "-c", VLLM_ARITHMETIC, Path(folder) / "records.jsonl"],
             capture_output=True,

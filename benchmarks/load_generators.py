@@ -43,7 +43,7 @@ LAG_P99_MS, SERVED_SHARE, BIAS_MS = 10.0, 0.95, 10.0
 BIAS_STREAMS = 500
 DISTURBED_SHARE = 0.2
 """Of a core, used by others: no run begins so, and one that was run so is repeated."""
-RUNS = 3
+RUNS = 2
 LOOKS_S, QUIET_WITHIN_S = 1.0, 120.0
 SERVER_CORE, CLIENT_CORE = 0, 1
 
@@ -63,7 +63,7 @@ class Level:
     schedule_lag_p99_ms: float | None
     """By the server's clock; None for a schedule that is not even."""
     cpu_share: float
-    """Of the client's core while requests arrived."""
+    """Of its core, by all of its processes, while requests arrived."""
     others_cpu: float
     """Cores that neither tool nor server used, on average."""
     load_average_before: float
@@ -131,14 +131,14 @@ def measured_once(tool: Tool, streams: int, program: Path, engine: EngineEnviron
     with tempfile.TemporaryDirectory() as folder:
         with CoreWatch() as cores, CannedServer(program, core=str(SERVER_CORE)) as server:
             place = Place(url=server.url, rate=streams / STREAM_S, lasts_s=LASTS_S, scratch=Path(folder), engine=engine)
-            stdout, last_words = finished(tool, place)
+            ended = finished(tool, place)
         try:
-            said = tool.said(Path(folder), stdout)
+            said = tool.said(Path(folder), ended.stdout)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise NotRun(f"gave no figures ({error!r:.80}); it said: {last_words}") from error
+            raise NotRun(f"gave no figures ({error!r:.80}); it said: {ended.last_words}") from error
     clock = server.clock
     assert clock is not None
-    return level_of(tool, streams, said, clock, cores, load_average)
+    return level_of(tool, streams, said, clock, cores, ended.pid, load_average)
 
 
 async def others_now() -> float:
@@ -152,7 +152,9 @@ def quiet(others_cpu: float) -> bool:
     return others_cpu <= DISTURBED_SHARE
 
 
-def level_of(tool: Tool, streams: int, said: Said, clock: ServerClock, cores: CoreWatch, load_average: float) -> Level:
+def level_of(
+    tool: Tool, streams: int, said: Said, clock: ServerClock, cores: CoreWatch, pid: int, load_average: float
+) -> Level:
     if not clock.asked_s:
         raise NotRun("sent no request")
     return Level(
@@ -165,14 +167,23 @@ def level_of(tool: Tool, streams: int, said: Said, clock: ServerClock, cores: Co
         server_itl_p99_ms=clock.itl_p99_ms,
         server_late_share=clock.late_share,
         schedule_lag_p99_ms=clock.schedule_lag_p99_ms(streams / STREAM_S) if tool.keeps_even_schedule else None,
-        cpu_share=cores.busy_share(CLIENT_CORE, clock.scheduled()[0] + STREAM_S, clock.asked_s[-1]),
+        cpu_share=cores.cpu_share(pid, clock.scheduled()[0] + STREAM_S, clock.asked_s[-1]),
         others_cpu=cores.others_cpu,
         load_average_before=load_average,
     )
 
 
-def finished(tool: Tool, place: Place) -> tuple[str, str]:
-    """Run a tool on its core to its end: its output, and its last line. Raises NotRun if it does not end."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A tool's run."""
+
+    stdout: str
+    last_words: str
+    pid: int
+
+
+def finished(tool: Tool, place: Place) -> Ended:
+    """Run a tool on its core to its end. Raises NotRun if it does not end."""
     command = ["taskset", "-c", str(CLIENT_CORE), *tool.command(place)]
     env = {**os.environ, "HF_HOME": str(place.scratch / "hf"), **tool.env}
     with subprocess.Popen(
@@ -189,7 +200,8 @@ def finished(tool: Tool, place: Place) -> tuple[str, str]:
         except subprocess.TimeoutExpired as late:
             os.killpg(process.pid, signal.SIGKILL)
             raise NotRun(f"did not end within {late.timeout:g} s") from late
-    return stdout, ((stderr or stdout).strip().splitlines() or ["nothing"])[-1][:200]
+    said = (stderr or stdout).strip().splitlines() or ["nothing"]
+    return Ended(stdout=stdout, last_words=said[-1][:200], pid=process.pid)
 
 
 def climb(tool: Tool, levels: Sequence[int], program: Path, engine: EngineEnvironment) -> list[Level] | str:
@@ -280,9 +292,12 @@ def earlier(paths: Sequence[Path]) -> tuple[Results, Equality | None]:
 
 
 def main() -> int:
+    os.sched_setaffinity(0, {SERVER_CORE})  # what watches must not disturb what is measured
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", choices=[*(tool.name for tool in TOOLS), "none"])
-    parser.add_argument("--streams", default="50,100,150,200,250,300,400,500,600,750,1000,1250,1500,2000", help="levels, ascending")
+    parser.add_argument(
+        "--streams", default="50,100,150,200,250,300,400,500,600,750,1000,1250,1500,2000", help="levels, ascending"
+    )
     parser.add_argument("--equality", action="store_true", help="hold Shakedown's numbers against vLLM's arithmetic")
     parser.add_argument("--earlier", action="append", type=Path, default=[], help="output of a run before this one")
     options = parser.parse_args()
@@ -294,7 +309,7 @@ def main() -> int:
             if not options.only or tool.name in options.only:
                 results[tool.name] = climb(tool, [int(word) for word in options.streams.split(",")], program, engine)
         if options.equality:
-            equality = compare(program, engine, finished)
+            equality = compare(program, engine, lambda tool, place: finished(tool, place).stdout)
     results = {tool.name: results[tool.name] for tool in TOOLS if tool.name in results}
     print(table(results))
     if equality is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import load_generators as bench
-from benchmarks.cores import CoreWatch, busy_s
+from benchmarks.cores import CoreWatch, Look, Process, busy_s
 from benchmarks.equality import Equality, Row, rows_of
 from benchmarks.load_generators import Level
 from benchmarks.tools import Said
@@ -129,3 +129,9 @@ def test_what_this_process_does_is_seen_as_somebody_elses() -> None:
         total = sum(number * number for number in range(3_000_000))
     assert total > 0
     assert cores.others_cpu > 0
+
+
+def test_the_cpu_of_a_tool_is_that_of_all_its_processes() -> None:
+    processes = {10: Process(1, 2.0), 11: Process(10, 3.0), 12: Process(11, 4.0), 20: Process(1, 50.0)}
+    assert Look(0.0, (), processes).tree_s(10) == 9.0
+    assert Look(0.0, (), {}).tree_s(10) == 0.0

@@ -13,8 +13,10 @@ from shakedown.chaos.enginefaults import (
 )
 from shakedown.chaos.networkfaults import NetworkPartition
 from shakedown.chaos.nodefaults import Cordon, Drain, Scale, Taint
+from shakedown.chaos.nodeloss import NodeLoss
 from shakedown.chaos.plan import Fault, Plan
 from shakedown.chaos.podfaults import ContainerKill, PodEvict, PodKill
+from shakedown.chaos.rollout import RolloutRestart
 from shakedown.chaos.target import Count, NotExercised, Percent, Target, Victim
 from shakedown.errors import UsageError
 
@@ -30,7 +32,9 @@ AnyFault: TypeAlias = (
     | Cordon
     | Drain
     | Taint
+    | NodeLoss
     | Scale
+    | RolloutRestart
     | NetworkPartition
 )
 FAULTS: tuple[type[AnyFault], ...] = (
@@ -45,7 +49,9 @@ FAULTS: tuple[type[AnyFault], ...] = (
     Cordon,
     Drain,
     Taint,
+    NodeLoss,
     Scale,
+    RolloutRestart,
     NetworkPartition,
 )
 KINDS: dict[str, type[AnyFault]] = {fault.kind: fault for fault in FAULTS}
@@ -65,11 +71,13 @@ __all__ = [
     "EngineSlow",
     "Fault",
     "NetworkPartition",
+    "NodeLoss",
     "NotExercised",
     "Percent",
     "Plan",
     "PodEvict",
     "PodKill",
+    "RolloutRestart",
     "Scale",
     "Taint",
     "Target",

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import httpx
 import msgspec
 
+from shakedown.cluster import embedded
 from shakedown.cluster.api import ApiRefusal, Cluster
 from shakedown.cluster.objects import Manifest
 from shakedown.engine import knobs
@@ -20,6 +21,7 @@ CORDONED_BY = "shakedown.dev/cordoned-by"
 KNOBS_ANSWER_WITHIN_S = 120.0
 """An engine that a fault ended takes up to a minute on a busy machine to answer again."""
 CONFLICT_RETRIES_WITHIN_S = 10.0
+READY_AGAIN_WITHIN_S = 60.0
 
 
 class Uncordon(msgspec.Struct, frozen=True, kw_only=True, tag="uncordon"):
@@ -192,8 +194,32 @@ class ContinueProcess(msgspec.Struct, frozen=True, kw_only=True, tag="continue-p
         return f"in Pod {self.name}: {said.strip() or 'no such process any more'}"
 
 
+class PlugIn(msgspec.Struct, frozen=True, kw_only=True, tag="plug-in"):
+    """Give a node of an embedded cluster its network back."""
+
+    cluster: str
+    node: str
+
+    def __str__(self) -> str:
+        return f"plug in the network cable of {self.node}"
+
+    async def play(self, cluster: Cluster) -> str:
+        await (await self.owner()).reconnect_node(self.node)
+        await wait_until(
+            f"a Ready {self.node}", lambda: node_is_ready(cluster, self.node), bool, within_s=READY_AGAIN_WITHIN_S
+        )
+        return f"{self.node} is Ready"
+
+    async def owner(self) -> embedded.EmbeddedCluster:
+        """The cluster that the node is of. Raises RollbackFailed where it does not run any more."""
+        found = await embedded.find(self.cluster)
+        if found is None:
+            raise RollbackFailed(f"the embedded cluster {self.cluster} does not run, and its nodes with it")
+        return found
+
+
 UndoStep: TypeAlias = (
-    Uncordon | RemoveTaint | RestoreReplicas | DeleteObject | RemovePodLabel | ReleaseKnobs | ContinueProcess
+    Uncordon | RemoveTaint | RestoreReplicas | DeleteObject | RemovePodLabel | ReleaseKnobs | ContinueProcess | PlugIn
 )
 
 
@@ -214,6 +240,11 @@ async def same_pod(cluster: Cluster, namespace: str, name: str, uid: str) -> boo
     """True while the pod of that uid is there."""
     item = await cluster.read("v1", "Pod", namespace, name)
     return item is not None and bool(item["metadata"]["uid"] == uid)
+
+
+async def node_is_ready(cluster: Cluster, name: str) -> bool:
+    """What the API server says of a node; one that is gone is not Ready."""
+    return any(node.name == name and node.ready for node in await cluster.nodes())
 
 
 async def edit_taints(cluster: Cluster, node: str, edit: Callable[[list[Manifest]], list[Manifest]]) -> list[Manifest]:

@@ -117,6 +117,7 @@ class Node:
     capacity: dict[str, str]
     allocatable: dict[str, str]
     kubelet_version: str
+    labels: dict[str, str] = field(default_factory=dict)
 
     @property
     def gpus(self) -> int:

@@ -73,6 +73,7 @@ def read_node(item: Manifest) -> Node:
         capacity=status.get("capacity", {}),
         allocatable=status.get("allocatable", {}),
         kubelet_version=status.get("nodeInfo", {}).get("kubeletVersion", ""),
+        labels=item["metadata"].get("labels", {}),
     )
 
 

@@ -30,6 +30,7 @@ from shakedown.judge.expectations import (
     request_throughput,
     time_between,
     time_to_recovery,
+    times_slower,
     unaccounted,
 )
 from shakedown.judge.judgement import Judgement, evaluate, judge
@@ -83,5 +84,6 @@ __all__ = [
     "request_throughput",
     "time_between",
     "time_to_recovery",
+    "times_slower",
     "unaccounted",
 ]

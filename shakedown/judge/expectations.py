@@ -233,6 +233,17 @@ def longest_gap(q: float, *, during: Phase = Phase.WHOLE, traffic_class: str | N
     return percentile_of("longest_gap", q, during=during, traffic_class=traffic_class)
 
 
+def times_slower(felt: str, q: float, *, traffic_class: str, than: str) -> Quantity:
+    """A percentile of one traffic class, divided by the same of another that was served under better conditions."""
+    base = percentile_of(felt, q)
+    return Quantity(
+        kind="times_slower",
+        name=f"{base.name} of {traffic_class}, in multiples of that of {than}",
+        unit=Unit.NONE,
+        parameters={"felt": felt, "q": q, "traffic_class": traffic_class, "than": than},
+    )
+
+
 def events_per_read(*, during: Phase = Phase.WHOLE, traffic_class: str | None = None) -> Quantity:
     """Events of completed streams per socket read that brought any: about 1 where nothing on the way buffers."""
     return Quantity(

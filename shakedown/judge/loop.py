@@ -106,13 +106,16 @@ LINKS_WITH_AN_ANSWER = {QUERIED: "Prometheus", SERVED: "the metrics API", WAITIN
 
 
 def outages(samples: Sequence[MetricSample]) -> tuple[Outage, ...]:
-    """Stretches in which a link of the loop had no answer, in order of time."""
+    """Stretches in which a link of the loop had no answer, in order of time.
+
+    Where no replica is Ready there are no engines that could answer, and their silence is no outage.
+    """
     loop = [sample for sample in samples if sample.pod == SCALER]
     found = []
     for key, link in LINKS_WITH_AN_ANSWER.items():
         start: float | None = None
         for sample in loop:
-            if key not in sample.values:
+            if key not in sample.values and not (key == WAITING and sample.values.get(READY) == 0):
                 start = sample.at if start is None else start
             elif start is not None:
                 found.append(Outage(link, start, sample.at))

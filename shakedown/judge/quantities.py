@@ -145,6 +145,17 @@ def _percentile(parameters: Parameters, recorded: Recorded) -> Measured:
     return Measured(measured, _slowest(known, recorded))
 
 
+def _times_slower(parameters: Parameters, recorded: Recorded) -> Measured:
+    of_one = {"felt": parameters["felt"], "q": parameters["q"], "completed_only": False}
+    here = _percentile({**of_one, "traffic_class": parameters["traffic_class"]}, recorded)
+    there = _percentile({**of_one, "traffic_class": parameters["than"]}, recorded)
+    slow_s, usual_s = float(cast(float, here.value)), float(cast(float, there.value))
+    if not 0 < usual_s < math.inf:
+        raise Unanswerable(f"{parameters['than']} felt {printed(usual_s, Unit.SECONDS)}, of which there is no multiple")
+    detail = f"{printed(slow_s, Unit.SECONDS)} against {printed(usual_s, Unit.SECONDS)}; {here.detail}"
+    return Measured(round(slow_s / usual_s, 2), detail)
+
+
 def _as_felt(record: RequestRecord, felt: str) -> float | None:
     """Infinity for an answer that did not come to its end, whatever part of it came."""
     if felt not in AS_FAR_AS_IT_GOES and record.outcome is not Outcome.COMPLETED:
@@ -447,6 +458,7 @@ MEASURES: dict[str, Callable[[Parameters, Recorded], Measured]] = {
     "goodput": _goodput,
     "goodput_rate": _goodput_rate,
     "percentile": _percentile,
+    "times_slower": _times_slower,
     "events_per_read": _events_per_read,
     "request_count": _request_count,
     "outcome_count": _outcome_count,

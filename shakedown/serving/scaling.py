@@ -8,7 +8,7 @@ import yaml
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.objects import Manifest
 from shakedown.cluster.reading import read_quantity
-from shakedown.engine.metrics import REQUESTS_WAITING
+from shakedown.engine.metrics import REQUESTS_RUNNING, REQUESTS_WAITING
 from shakedown.errors import HarnessError, ManifestRejected
 from shakedown.serving.deployment import ServingDeployment
 from shakedown.serving.monitoring import Prometheus
@@ -32,9 +32,13 @@ class Autoscaling:
     maximum: int = 3
     scale_down_window_s: int = 300
     """How long the queue must have been short before a replica goes, at time scale 1."""
+    cooldown_s: int = 300
+    """How long nothing must have been wanted before the last replica goes, where `minimum` is 0."""
     scale_up_pods: int = 2
     """At most so many new replicas in `scale_up_period_s`."""
     scale_up_period_s: int = 60
+    wakes_for: str | None = None
+    """Label selector of pods of the namespace: while one of them exists, one replica does."""
     query: str | None = None
     """Instead of the waiting requests of the deployment's namespace."""
     server: str | None = None
@@ -111,6 +115,11 @@ def waiting_requests(engine: ServingDeployment) -> str:
     return f'sum({REQUESTS_WAITING}{{namespace="{engine.namespace}", model_name="{engine.model}"}})'
 
 
+def requests_in_flight(engine: ServingDeployment) -> str:
+    """The query that keeps replicas below a share of their slots: what waits and what runs of one model."""
+    return f"{waiting_requests(engine)} + {waiting_requests(engine).replace(REQUESTS_WAITING, REQUESTS_RUNNING)}"
+
+
 def scaled_object(scaled: ScaledDeployment) -> Manifest:
     """The manifest of `manifests/autoscaling` for this deployment, at the run's time scale."""
     wanted, engine = scaled.wanted, scaled.engine
@@ -120,8 +129,9 @@ def scaled_object(scaled: ScaledDeployment) -> Manifest:
     spec["scaleTargetRef"]["name"] = engine.name
     spec.update(minReplicaCount=wanted.minimum, maxReplicaCount=wanted.maximum)
     spec["fallback"]["replicas"] = max(wanted.minimum, 1)
-    for field in ("pollingInterval", "cooldownPeriod"):
-        spec[field] = _scaled_s(spec[field], engine)
+    spec.update(
+        pollingInterval=_scaled_s(spec["pollingInterval"], engine), cooldownPeriod=_scaled_s(wanted.cooldown_s, engine)
+    )
     behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     up, down = behavior["scaleUp"]["policies"][0], behavior["scaleDown"]["policies"][0]
     up.update(value=wanted.scale_up_pods, periodSeconds=_scaled_s(wanted.scale_up_period_s, engine))
@@ -133,6 +143,9 @@ def scaled_object(scaled: ScaledDeployment) -> Manifest:
         threshold=f"{wanted.threshold:g}",
         ignoreNullValues="true" if wanted.absent_is_zero else "false",
     )
+    if wanted.wakes_for is not None:
+        wake = {"podSelector": wanted.wakes_for, "value": "1"}
+        spec["triggers"].append({"type": "kubernetes-workload", "metadata": wake})
     return manifest
 
 

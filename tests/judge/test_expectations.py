@@ -33,6 +33,7 @@ from shakedown.judge import (
     percentile_ttft,
     time_between,
     time_to_recovery,
+    times_slower,
     unaccounted,
 )
 from shakedown.judge.expectations import Expectation
@@ -119,6 +120,7 @@ def test_a_request_that_we_abandoned_does_not_count_as_slow() -> None:
         expectation(goodput(SLO_05, traffic_class="batch"), at_least=0.0),
         expectation(percentile_itl(99), at_most=1e9),
         expectation(events_per_read(), at_least=0.0),
+        expectation(times_slower("ttft", 99, traffic_class="people", than="alone"), at_most=1e9),
         expectation(peak("vllm:kv_cache_usage_perc"), at_most=1.0),
         expectation(increase("vllm:num_preemptions_total"), equals=0),
         expectation(fact("never_written"), equals=[]),
@@ -166,6 +168,20 @@ def test_traffic_classes_are_judged_apart() -> None:
     assert evaluate(expectation(goodput(SLO_05, traffic_class="default"), equals=1.0), recorded).measured == "100 %"
     assert evaluate(expectation(goodput(SLO_05, traffic_class="batch"), equals=0.0), recorded).measured == "0 %"
     assert evaluate(expectation(goodput(SLO_05), equals=0.5), recorded).verdict is Verdict.HELD
+
+
+def test_a_class_is_held_against_another_that_was_served_alone() -> None:
+    alone = [request(i, 1000 + i, traffic_class="alone") for i in range(5)]
+    beside = [request(10 + i, 1010 + i, ttft=0.13 + i / 100, traffic_class="people") for i in range(5)]
+    lost = request(20, 1020, tokens=0, outcome=Outcome.FAILED, traffic_class="people")
+    slower = times_slower("ttft", 99, traffic_class="people", than="alone")
+    both = Recorded(requests=(*alone, *beside))
+    assert evaluate(expectation(slower, at_most=1.7), both).measured == "1.7"
+    assert evaluate(expectation(slower, at_most=1.6), both).verdict is Verdict.DEVIATED
+    with_a_loss = Recorded(requests=(*alone, *beside, lost))
+    assert evaluate(expectation(slower, at_most=9.0), with_a_loss).measured == "never"
+    nothing_to_compare = Recorded(requests=tuple(beside))
+    assert evaluate(expectation(slower, at_most=9.0), nothing_to_compare).verdict is Verdict.UNKNOWN
 
 
 def test_a_hop_that_buffers_is_told_by_events_per_read() -> None:

@@ -83,6 +83,13 @@ def test_a_link_without_an_answer_is_an_outage_with_its_name() -> None:
     assert [(outage.link, outage.start, outage.end) for outage in found] == [("Prometheus", 2.0, 4.0)]
 
 
+def test_engines_that_are_not_wanted_are_silent_without_an_outage() -> None:
+    asleep = MetricSample(at=2.0, pod=SCALER, values={QUERIED: 0.0, SERVED: 0.0, READY: 0.0})
+    deaf = MetricSample(at=3.0, pod=SCALER, values={QUERIED: 0.0, SERVED: 0.0, READY: 1.0})
+    assert outages([sample(1), asleep, sample(4)]) == ()
+    assert [outage.link for outage in outages([sample(1), deaf, sample(4)])] == ["the engines' own metrics"]
+
+
 def test_turns_count_changes_of_mind_and_not_steps() -> None:
     assert turns([sample(0, desired=1), sample(1, desired=2), sample(2, desired=4)]) == 0
     assert turns([sample(0, desired=1), sample(1, desired=3), sample(2, desired=3), sample(3, desired=1)]) == 1

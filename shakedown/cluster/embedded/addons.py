@@ -13,6 +13,7 @@ import yaml
 
 from shakedown.cluster.embedded import build, images
 from shakedown.cluster.embedded.images import Image
+from shakedown.cluster.embedded.layout import INFRASTRUCTURE_LABEL
 from shakedown.cluster.embedded.phases import Phases
 from shakedown.errors import CommandFailed
 from shakedown.process import run
@@ -95,7 +96,9 @@ def _belongs_to_webhooks(each: Object) -> bool:
 
 
 def _make_local(deployment: Object) -> None:
-    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    pod = deployment["spec"]["template"]["spec"]
+    pod["nodeSelector"] = {**pod.get("nodeSelector", {}), INFRASTRUCTURE_LABEL: "true"}
+    container = pod["containers"][0]
     container["image"] = LOCAL_IMAGES[deployment["metadata"]["name"]]
     container["imagePullPolicy"] = "Never"
     container["args"] = [word for word in container["args"] if word != "--leader-elect"]

@@ -23,6 +23,10 @@ SERVICE_NETWORK = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 DNS_ADDRESS = "10.96.0.10"
 DNS_DOMAIN = "cluster.local"
+CLUSTER_LABEL = "shakedown.dev/cluster"
+"""On every node: the name of its embedded cluster."""
+INFRASTRUCTURE_LABEL = "shakedown.dev/infrastructure"
+"""On the node of Prometheus and KEDA, so that the loss of another one is no loss of theirs."""
 MOST_NODES = 64
 MOST_GPUS_PER_NODE = 64
 

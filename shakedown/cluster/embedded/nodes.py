@@ -12,7 +12,15 @@ from pathlib import Path
 
 from shakedown.cluster.embedded.daemons import Daemons
 from shakedown.cluster.embedded.images import PAUSE_IMAGE
-from shakedown.cluster.embedded.layout import DNS_ADDRESS, DNS_DOMAIN, OFFERS_ROOT, Layout, NodePlan
+from shakedown.cluster.embedded.layout import (
+    CLUSTER_LABEL,
+    DNS_ADDRESS,
+    DNS_DOMAIN,
+    INFRASTRUCTURE_LABEL,
+    OFFERS_ROOT,
+    Layout,
+    NodePlan,
+)
 from shakedown.cluster.embedded.network import enter
 from shakedown.errors import SetupError, UsageError
 from shakedown.process import run
@@ -171,23 +179,31 @@ def kubelet_configuration(layout: Layout, node: NodePlan) -> str:
 
 
 def kubelet(layout: Layout, node: NodePlan) -> list[str]:
-    """The kubelet's arguments, with the labels that GPU feature discovery would set."""
-    labels = {
-        "shakedown.dev/simulated-gpu": "true",
-        "nvidia.com/gpu.present": "true",
-        "nvidia.com/gpu.product": GPU_PRODUCT,
-        "nvidia.com/gpu.count": str(node.gpus_per_node),
-        "nvidia.com/gpu.memory": str(GPU_MEMORY_MIB),
-    }
-    described = [f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}"]
+    """The kubelet's arguments."""
     return [
         "kubelet",
         f"--config={node.state_dir / 'kubelet.json'}",
         f"--kubeconfig={layout.certificates / f'{node.name}-kubelet.kubeconfig'}",
         f"--hostname-override={node.name}",
         f"--node-ip={node.address}",
-        *(described if node.gpus_per_node else []),
+        f"--node-labels={','.join(f'{key}={value}' for key, value in labels(layout, node).items())}",
     ]
+
+
+def labels(layout: Layout, node: NodePlan) -> dict[str, str]:
+    """Whose node it is, and what GPU feature discovery would set. The last node carries what watches the others."""
+    found = {CLUSTER_LABEL: node.cluster}
+    if node.index == layout.nodes[-1].index:
+        found[INFRASTRUCTURE_LABEL] = "true"
+    if node.gpus_per_node:
+        found |= {
+            "shakedown.dev/simulated-gpu": "true",
+            "nvidia.com/gpu.present": "true",
+            "nvidia.com/gpu.product": GPU_PRODUCT,
+            "nvidia.com/gpu.count": str(node.gpus_per_node),
+            "nvidia.com/gpu.memory": str(GPU_MEMORY_MIB),
+        }
+    return found
 
 
 def device_plugin(node: NodePlan) -> list[str]:

@@ -89,7 +89,18 @@ def _term_options(command: Any) -> Any:
     return command
 
 
-@click.command(cls=WithAutoscale)
+class OneLine(WithAutoscale):
+    """A wrong option is one line, as a wrong value is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            said = " ".join(error.format_message().split())
+            raise UsageError(f"{said} (shakedown plan --help)") from error
+
+
+@click.command(cls=OneLine)
 @click.option(FLAG, is_flag=True, expose_value=False, help=f"Plan the autoscaler instead: plan {FLAG} --help.")
 @click.option("--config", type=click.Path(path_type=Path), help="A Hugging Face config.json, or the folder with it.")
 @click.option("--model", help="A model whose config is bundled, such as Qwen/Qwen3-8B or llama-3-8b.")

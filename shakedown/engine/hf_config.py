@@ -5,6 +5,7 @@ does not write down is what its class in `transformers` has by default.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,8 @@ NORMS = {"gemma2": 4, "gemma3_text": 4, "phi": 2, "gpt2": 4, "opt": 4, "cohere":
 MROPE_TABLE = 4
 """vLLM's table of rotary positions in three dimensions is that many times as long."""
 WINDOW_KINDS = ("sliding_attention", "chunked_attention", "local_attention", "sliding", "local")
-FULL_KINDS = ("full_attention", "attention", "full", "global", "hybrid")
+RECURRENT_WORDS = re.compile("linear|mamba|recurrent|conv|rwkv|ssm|delta|kda")
+"""In the name of a layer that keeps a state; any other attends to every token."""
 RECURRENT_KEYS = (
     *("mamba_d_state", "mamba_num_heads", "hybrid_override_pattern", "full_attention_interval", "ssm_cfg"),
     *("ssm_state_size", "state_size", "linear_num_key_heads", "linear_attn_config", "attn_layer_period"),
@@ -362,7 +364,7 @@ def _mixers(text: Text, layers: int) -> tuple[list[str], int]:
 def _named_mixer(name: str, windows_off: bool) -> str:
     if name in WINDOW_KINDS:
         return FULL if windows_off else WINDOW
-    return FULL if name in FULL_KINDS else RECURRENT
+    return RECURRENT if RECURRENT_WORDS.search(name) else FULL
 
 
 def _attending(text: Text, layers: int) -> set[int] | None:
@@ -489,9 +491,9 @@ def _tables(text: Text, hidden: int, heads: int, yarn: int) -> int:
     inner = rope.get("partial_rotary_factor")
     if isinstance(inner, int | float) and 0 < inner <= 1:
         share = inner
-    wide = (
-        text.count("qk_rope_head_dim") if _latent_dim(text) else int(_head_dim(text, hidden, heads) * min(share, 1.0))
-    )
+    wide = text.count("rotary_dim") or int(_head_dim(text, hidden, heads) * min(share, 1.0))
+    if _latent_dim(text):
+        wide = text.count("qk_rope_head_dim")
     times = MROPE_TABLE if "mrope_section" in rope else 2 if text.family.startswith("gemma3") else 1
     return (yarn or positions) * wide * times
 

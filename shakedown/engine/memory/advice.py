@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shakedown.engine.memory.demand import Demand
-from shakedown.engine.memory.interval import Amount
 from shakedown.engine.memory.terms import STEP_TOKENS, batched_tokens
 from shakedown.engine.memory.validity import longest_length, split_reason, valid_tensor_parallel
 
@@ -13,10 +12,10 @@ Fits = Callable[[Demand], bool]
 """Whether a changed demand would start."""
 
 
-def suggest(demand: Demand, known: dict[str, Amount], tokens: int, fits: Fits) -> tuple[str, ...]:
+def suggest(demand: Demand, tokens: int, fits: Fits) -> tuple[str, ...]:
     """Changes that make it fit by the calculator's own arithmetic."""
     ways = (
-        _room(demand, known, fits),
+        *room(demand),
         _length(demand, tokens, fits),
         _utilization(demand, fits),
         _narrow_cache(demand, fits),
@@ -47,14 +46,14 @@ def corrections(demand: Demand) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _room(demand: Demand, known: dict[str, Amount], fits: Fits) -> str:
+def room(demand: Demand) -> tuple[str, ...]:
+    """When somebody else is on the card: the utilisation that takes no more than what is free."""
     free, total = demand.free_gib, demand.total_gib
-    if free is None or total is None or free >= known["allowed"].gib:
-        return ""
+    if free is None or total is None or free >= total * demand.used_utilization:
+        return ()
+    alone = "free the card of its other tenant: costs whatever that one did"
     share = int(free / total * 100) / 100
-    if share > 0 and fits(replace(demand, utilization=share)):
-        return f"--gpu-memory-utilization {share:.2f}: what is free; costs cache"
-    return "free the card of its other tenant: costs whatever that one did"
+    return (f"--gpu-memory-utilization {share:.2f}: what is free; costs cache", alone) if share > 0 else (alone,)
 
 
 def _length(demand: Demand, tokens: int, fits: Fits) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from shakedown.engine.devices import GIB
 from shakedown.engine.memory import hybrid, terms
-from shakedown.engine.memory.advice import corrections, suggest
+from shakedown.engine.memory.advice import corrections, room, suggest
 from shakedown.engine.memory.demand import AUTO_LENGTH, Demand
 from shakedown.engine.memory.interval import Amount
 from shakedown.engine.memory.validity import invalid_reasons
@@ -63,7 +63,7 @@ def answer(demand: Demand) -> Answer:
         return _answer(demand, INVALID, reasons=wrong, suggestions=corrections(demand))
     refused = free_memory_reasons(demand)
     if refused and not (demand.is_priced and (demand.shape or demand.weights_gib is not None)):
-        return _answer(demand, DOES_NOT_FIT, Budget(terms=_allowed(demand)), reasons=refused)
+        return _answer(demand, DOES_NOT_FIT, Budget(terms=_allowed(demand)), reasons=refused, suggestions=room(demand))
     known = budget(demand)
     demand = _with_chosen_length(demand, known)
     if not demand.is_linear:
@@ -71,7 +71,7 @@ def answer(demand: Demand) -> Answer:
     if not demand.is_priced:
         return _unpriced_answer(demand, known, refused)
     reasons = refused + unfit_reasons(demand, known)
-    suggestions = suggest(demand, known.terms, tokens_on(demand, known), _fits) if reasons else ()
+    suggestions = suggest(demand, tokens_on(demand, known), _fits) if reasons else ()
     return _answer(demand, DOES_NOT_FIT if reasons else FITS, known, reasons=reasons, suggestions=suggestions)
 
 

@@ -8,6 +8,7 @@ of its own with LOCUST_SKIP_MONKEY_PATCH=1: a patched socket would be a slower o
 import asyncio
 import collections
 import os
+import secrets
 import threading
 import time
 from pathlib import Path
@@ -128,7 +129,7 @@ def _start(environment: Environment, **_: Any) -> None:
     workload = Workload((talk,), seed=options.seed + _place(environment))
     model, prompts = asyncio.run(_model_and_prompts(url))
     plan = LoadPlan(
-        run=f"locust-{os.getpid()}",
+        run=f"locust-{secrets.token_hex(4)}",  # process ids repeat from pod to pod
         targets=(url,),
         arrivals=ClosedLoop(users=1),
         workload=workload,

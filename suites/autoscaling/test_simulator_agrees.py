@@ -23,7 +23,7 @@ from shakedown.serving.configuration import Serving
 from shakedown.serving.scaling import Autoscaling, scaled_object
 
 SLOTS = 16
-ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", str(SLOTS)),))
+ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", str(SLOTS)),), drain_s=30)
 TALK = TrafficClass(prompt_tokens=64, max_tokens=64)
 """An L4 with 16 sequences gives 3.5 such answers a second."""
 BY_THE_QUEUE = Autoscaling(threshold=5, minimum=1, maximum=3, scale_down_window_s=100)

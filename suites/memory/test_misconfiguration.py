@@ -98,6 +98,18 @@ MATRIX = {
         "--tensor-parallel-size",
         with_flag("--tensor-parallel-size", lambda said: "8"),
     ),
+    "a KV dtype that this release does not know": Case(
+        broken(("--kv-cache-dtype", "fp7")),
+        "invalid",
+        "--kv-cache-dtype",
+        with_flag("--kv-cache-dtype", lambda said: "auto"),
+    ),
+    "a flag that was valid before the engine was upgraded": Case(
+        broken(("--swap-space", "4")),
+        "invalid",
+        "--swap-space",
+        lambda said, serving: replace(serving, engine_args=()),
+    ),
     "a container limit below the engine": Case(
         broken(memory_limit="300Mi"),
         "node-oom-kill",

@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from shakedown.cli.autoscale import FLAG, WithAutoscale
+from shakedown.engine.config_text import ConfigError
 from shakedown.engine.devices import GIB, device
-from shakedown.engine.hf_config import ConfigError, read_shape
+from shakedown.engine.hf_config import read_shape
 from shakedown.engine.memory.calculator import DOES_NOT_FIT, FITS, INVALID, UNKNOWN, Answer, answer
 from shakedown.engine.memory.demand import AUTO_LENGTH, Demand
 from shakedown.engine.memory.failures import FailureDiagnosis, classify

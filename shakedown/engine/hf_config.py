@@ -1,72 +1,19 @@
 """Reads a Hugging Face config.json as a `ModelShape`. Standard library only: the twin does so beside the engine.
 
-Configs differ in their words, not in what they say: `SPELLINGS` lists the names each quantity goes by. What a family
-does not write down is what its class in `transformers` has by default.
+What a family does not write down is what its class in `transformers` has by default.
 """
 
 import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
+from shakedown.engine.config_text import LARGEST, SPELLINGS, ConfigError, Text, spelled, text_of
+from shakedown.engine.layers import COMPRESSED_KEYS, PURE_RECURRENT, layout_of, why_not_linear
 from shakedown.engine.quantization import quantization_of
-from shakedown.engine.shape import DENSE, EXPERTS, FULL, NOTHING, RECURRENT, WINDOW, Layer, ModelShape
+from shakedown.engine.shape import RECURRENT, ModelShape
 
-SPELLINGS = {
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
-    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
-    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "multi_query_group_num", "n_head_kv", "kv_n_heads"),
-    "intermediate_size": ("intermediate_size", "ffn_hidden_size", "n_inner", "ffn_dim"),
-    "vocab_size": ("vocab_size", "padded_vocab_size"),
-    "max_position_embeddings": (
-        "max_position_embeddings",
-        "n_positions",
-        "max_seq_len",
-        "seq_length",
-        "max_sequence_length",
-        "max_seq_length",
-        "seq_len",
-    ),
-    "num_experts": ("num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"),
-    "moe_intermediate_size": ("moe_intermediate_size", "expert_ffn_hidden_size"),
-    "num_shared_experts": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
-    "shared_intermediate_size": (
-        "shared_expert_intermediate_size",
-        "shared_intermediate_size",
-        "moe_shared_expert_intermediate_size",
-    ),
-    "first_expert_layer": ("first_k_dense_replace", "moe_layer_start_index"),
-}
-TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
-"""Where a multimodal config keeps its decoder."""
-PARTS_WITH_SIZES = ("attn_config", "ffn_config")
 TIE = "tie_word_embeddings"
 TOWERS = ("vision_config", "audio_config", "vision_tower", "visual")
-GEMMA3 = {
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "vocab_size": 262208,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-}
-LLAMA = {
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "num_attention_heads": 32,
-    "intermediate_size": 11008,
-    "vocab_size": 32000,
-    "max_position_embeddings": 2048,
-}
-DEFAULTS: dict[str, dict[str, int]] = {
-    "gemma3_text": GEMMA3,
-    "llama": LLAMA,
-    "mistral": {**LLAMA, "num_key_value_heads": 8},
-}
-"""Of the classes in transformers, for decoders inside a multimodal config, which write down what differs only."""
-PURE_RECURRENT = ("mamba", "mamba2", "falcon_mamba", "rwkv")
 UNGATED = (
     *("gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "falcon", "bloom", "mpt", "starcoder2", "gpt_bigcode"),
     *("nemotron", "nemotron_h"),
@@ -81,92 +28,29 @@ NORMS = {"gemma2": 4, "gemma3_text": 4, "phi": 2, "gpt2": 4, "opt": 4, "cohere":
 """Vectors of the hidden size a layer, where it is not two."""
 MROPE_TABLE = 4
 """vLLM's table of rotary positions in three dimensions is that many times as long."""
-WINDOW_KINDS = ("sliding_attention", "chunked_attention", "local_attention", "sliding", "local")
-RECURRENT_WORDS = re.compile("linear|mamba|recurrent|conv|rwkv|ssm|delta|kda")
-"""In the name of a layer that keeps a state; any other attends to every token."""
-RECURRENT_KEYS = (
-    *("mamba_d_state", "mamba_num_heads", "hybrid_override_pattern", "full_attention_interval", "ssm_cfg"),
-    *("ssm_state_size", "state_size", "linear_num_key_heads", "linear_attn_config", "attn_layer_period"),
-    *("block_types", "attn_type_list"),
-)
-COMPRESSED_KEYS = ("index_head_dim", "index_topk", "compress_ratios", "compress_ratio")
-LARGEST = 10**10
-"""No size in any config comes near it; larger ones are slips."""
 MOST_LAYERS = 10_000
 YARN = ("yarn", "deepseek_yarn")
 UNSCALED_ROPE = ("su", "longrope", "llama3", "deepseek_llama_scaling", "default", "mrope", "proportional", *YARN)
 
 
-class ConfigError(ValueError):
-    """A config.json that lacks what memory depends on, or has nonsense in its place; the message names the keys."""
-
-
-@dataclass(frozen=True)
-class Text:
-    """The decoder's part of a config, asked for numbers."""
-
-    keys: Mapping[str, Any]
-    family: str
-
-    def count(self, name: str, default: int = 0) -> int:
-        """By any of its spellings. Raises ConfigError for what is not a whole number that a size can have."""
-        for key in SPELLINGS.get(name, (name,)):
-            value = self.keys.get(key)
-            if isinstance(value, Sequence) and not isinstance(value, str) and value:
-                value = value[0]
-            if value is None or value is False:
-                continue
-            if isinstance(value, float) and value.is_integer():
-                value = int(value)
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
-                raise ConfigError(f"{key} must be a whole number of 0 or more, not {_shown(value)}")
-            return value
-        return default
-
-    def needed(self, name: str) -> int:
-        """Raises ConfigError for 0 too."""
-        value = self.count(name)
-        if value < 1:
-            key = next((key for key in SPELLINGS.get(name, (name,)) if self.keys.get(key) is not None), None)
-            said = f"{key} must be a positive whole number, not {_shown(self.keys[key])}" if key else f"lacks {name}"
-            raise ConfigError(said if key else f"the config {said}")
-        return value
-
-    def share(self, name: str) -> float | None:
-        value = self.keys.get(name)
-        if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return None
-        return float(value)
-
-    def names(self, *keys: str) -> list[str]:
-        """The first list of words under any of these keys."""
-        for key in keys:
-            value = self.keys.get(key)
-            if isinstance(value, Sequence) and not isinstance(value, str) and value:
-                return [str(item) for item in value]
-        return []
-
-    def has(self, *keys: str) -> bool:
-        return any(self.keys.get(key) for key in keys)
-
-
 def read_shape(config: Mapping[str, Any]) -> ModelShape:
     """Raises ConfigError naming the keys that are missing or make no sense."""
-    text = _text_of(config)
+    text = text_of(config)
     if text.family in PURE_RECURRENT:
         text = Text({"num_attention_heads": 1, **text.keys}, text.family)
-    missing = [key for key in ("num_hidden_layers", "hidden_size", "num_attention_heads") if not _spelled(text, key)]
+    missing = [key for key in ("num_hidden_layers", "hidden_size", "num_attention_heads") if not spelled(text, key)]
     if missing:
         raise ConfigError(f"the config lacks {', '.join(missing)}")
     layers, hidden, heads = (text.needed(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
     if layers > MOST_LAYERS:
         raise ConfigError(f"num_hidden_layers is {layers}, and no model has that many")
-    layout, window = _layout(text, layers)
-    why, bounded = _why_not_linear(config, text, layout, window)
+    layout, window = layout_of(text, layers)
+    why, bounded = why_not_linear(config, text, layout, window)
     vision = sum(_tower(config.get(part)) for part in TOWERS)
     quantization, quantization_unknown = quantization_of(_quantization_part(config, text), layers)
     recurrent = any(layer.mixer == RECURRENT for layer in layout)
-    estimated = quantization_unknown or ("recurrent layers from their widths" if recurrent else "")
+    approximate = recurrent or text.has(*COMPRESSED_KEYS)
+    estimated = quantization_unknown or ("recurrent or sparse layers from their widths" if approximate else "")
     yarn = _yarn_positions(text)
     return ModelShape(
         layout=layout,
@@ -194,41 +78,6 @@ def read_shape(config: Mapping[str, Any]) -> ModelShape:
         estimated=estimated,
         family=text.family,
     )
-
-
-def _text_of(config: Mapping[str, Any]) -> Text:
-    """The innermost decoder, sizes of its parts beside its own; raises ConfigError when a part is not an object."""
-    part: Mapping[str, Any] = config
-    nested = False
-    for _ in range(4):
-        key = next((key for key in TEXT_PARTS if part.get(key) is not None), None)
-        if key is None:
-            break
-        if not isinstance(part[key], Mapping):
-            raise ConfigError(f"{key} must be an object, not {_shown(part[key])}")
-        part, nested = part[key], True
-    family = str(part.get("model_type") or config.get("model_type") or "")
-    sizes: dict[str, Any] = {}
-    for inner in PARTS_WITH_SIZES:
-        if isinstance(part.get(inner), Mapping):
-            sizes |= part[inner]
-    defaults = DEFAULTS.get(family, {}) if nested else {}
-    said = {key: value for key, value in part.items() if value is not None}
-    return Text({**sizes, **_unsaid(defaults, said), **said}, family)
-
-
-def _unsaid(defaults: Mapping[str, int], said: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        key: value for key, value in defaults.items() if not any(word in said for word in SPELLINGS.get(key, (key,)))
-    }
-
-
-def _spelled(text: Text, name: str) -> bool:
-    return any(text.keys.get(key) is not None for key in SPELLINGS[name])
-
-
-def _shown(value: object) -> str:
-    return repr(value)[:40]
 
 
 def _kv_heads(text: Text, heads: int) -> int:
@@ -325,119 +174,6 @@ def _recurrent(text: Text, hidden: int) -> int:
     rank = text.count("mamba_dt_rank") if not isinstance(text.keys.get("mamba_dt_rank"), str) else 0
     rank = rank or -(-hidden // 16)
     return hidden * 2 * inner + inner * (rank + 2 * state) + rank * inner + inner * hidden
-
-
-def _layout(text: Text, layers: int) -> tuple[tuple[Layer, ...], int]:
-    """What each layer is, and the tokens that windowed ones keep."""
-    pattern = text.keys.get("hybrid_override_pattern")
-    if isinstance(pattern, str) and pattern:
-        return tuple(_nemotron_layer(letter) for letter in pattern[:layers].ljust(layers, "-")), 0
-    mixers, window = _mixers(text, layers)
-    sparse = _sparse_layers(text, layers)
-    alone = NOTHING if text.family in PURE_RECURRENT else DENSE
-    return tuple(Layer(mixer, EXPERTS if sparse[i] else alone) for i, mixer in enumerate(mixers)), window
-
-
-def _nemotron_layer(letter: str) -> Layer:
-    mixers = {"M": RECURRENT, "*": FULL}
-    return Layer(mixers.get(letter, NOTHING), {"-": DENSE, "E": EXPERTS}.get(letter, NOTHING))
-
-
-def _mixers(text: Text, layers: int) -> tuple[list[str], int]:
-    window = text.count("sliding_window") or text.count("attention_chunk_size")
-    windows_off = text.keys.get("use_sliding_window", True) is False
-    window = 0 if windows_off else window
-    if text.family in PURE_RECURRENT:
-        return [RECURRENT] * layers, 0
-    named = text.names("layer_types", "layers_block_type", "block_types")
-    if named:
-        kinds = [_named_mixer(named[index % len(named)], windows_off) for index in range(layers)]
-        return kinds, window if WINDOW in kinds else 0
-    if (attends := _attending(text, layers)) is not None:
-        return [FULL if index in attends else RECURRENT for index in range(layers)], 0
-    if not window:
-        return [FULL] * layers, 0
-    kinds = [WINDOW if _is_windowed(text, index) else FULL for index in range(layers)]
-    return kinds, window if WINDOW in kinds else 0
-
-
-def _named_mixer(name: str, windows_off: bool) -> str:
-    if name in WINDOW_KINDS:
-        return FULL if windows_off else WINDOW
-    return RECURRENT if RECURRENT_WORDS.search(name) else FULL
-
-
-def _attending(text: Text, layers: int) -> set[int] | None:
-    """Layers of a hybrid that attend to every token; None for a model whose layers are all alike."""
-    if every := text.count("full_attention_interval"):
-        return {index for index in range(layers) if (index + 1) % every == 0}
-    if period := text.count("attn_layer_period"):
-        return {index for index in range(layers) if index % period == text.count("attn_layer_offset")}
-    flags = text.names("attn_type_list")
-    if flags:
-        return {index for index, flag in enumerate(flags) if flag == "1"}
-    linear = text.keys.get("linear_attn_config")
-    if isinstance(linear, Mapping) and isinstance(linear.get("full_attn_layers"), Sequence):
-        return {index - 1 for index in linear["full_attn_layers"] if isinstance(index, int)}
-    indices = text.names("attn_layer_indices")
-    return {int(index) for index in indices if index.isdigit()} if indices else None
-
-
-def _is_windowed(text: Text, index: int) -> bool:
-    pattern = text.keys.get("sliding_window_pattern") or text.keys.get("_sliding_window_pattern")
-    if text.family.startswith("gemma3") and pattern is None:
-        pattern = 6
-    if isinstance(pattern, int) and not isinstance(pattern, bool) and pattern > 0:
-        return (index + 1) % pattern != 0
-    if isinstance(pattern, str) and pattern:
-        return pattern[index % len(pattern)] == "L"
-    if text.has("attention_chunk_size"):
-        return (index + 1) % 4 != 0
-    if text.family == "gemma2":
-        return index % 2 == 0
-    if text.has("use_sliding_window") and text.keys.get("max_window_layers") is not None:
-        return index >= text.count("max_window_layers")
-    return True
-
-
-def _sparse_layers(text: Text, layers: int) -> list[bool]:
-    if text.count("num_experts") < 2:
-        return [False] * layers
-    every = text.keys.get("moe_layer_freq")
-    if isinstance(every, Sequence) and not isinstance(every, str):
-        return [bool(every[index]) if index < len(every) else True for index in range(layers)]
-    first, dense = text.count("first_expert_layer"), set(text.names("mlp_only_layers"))
-    if period := text.count("expert_layer_period"):
-        offset = text.count("expert_layer_offset")
-        return [index % period == offset for index in range(layers)]
-    named = text.names("moe_layers")
-    if named:
-        return [str(index) in named for index in range(layers)]
-    step = text.count("decoder_sparse_step") or text.count("interleave_moe_layer_step")
-    step = step or text.count("moe_layer_freq") or text.count("moe_layer_interval") or 1
-    return [index >= first and str(index) not in dense and (index + 1) % step == 0 for index in range(layers)]
-
-
-def _why_not_linear(config: Mapping[str, Any], text: Text, layout: Sequence[Layer], window: int) -> tuple[str, bool]:
-    """In words, and whether bounds can still be told."""
-    if text.has(*COMPRESSED_KEYS):
-        return "sparse attention keeps an index or a compressed copy beside the cache", False
-    if text.has("num_kv_shared_layers"):
-        return "some layers share their cache", True
-    if text.has("block_configs"):
-        return "its layers differ in their heads", False
-    if config.get("is_encoder_decoder") is True:
-        return "the encoder's output is cached beside the decoder's", False
-    recurrent = sum(layer.mixer == RECURRENT for layer in layout)
-    if recurrent:
-        return f"{recurrent} of {len(layout)} layers are recurrent and keep a state of fixed size", True
-    if text.has(*RECURRENT_KEYS) or text.family == "falcon_h1":
-        return "it has recurrent layers, which keep a state of fixed size", True
-    windowed = sum(layer.mixer == WINDOW for layer in layout)
-    if windowed:
-        size = f"a window of {window} tokens" if window else "a window"
-        return f"{windowed} of {len(layout)} layers keep {size}", True
-    return "", True
 
 
 def _is_tied(config: Mapping[str, Any], text: Text) -> bool:

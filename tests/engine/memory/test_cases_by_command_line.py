@@ -298,13 +298,13 @@ def test_n48_trusts_the_engine_and_not_a_linear_rule(ask: Ask, tmp_path: Any) ->
 def test_a05_says_that_weights_fit_and_the_cache_does_not(ask: Ask) -> None:
     """vllm#4429: a 33B model on two L40 fails at its default length; the suggested length works."""
     told = ask(
-        "--model 01-ai/Yi-34B-Chat --device L40 -tp 2 --max-model-len 4096 --gpu-memory-utilization 0.79 --vllm-version 0.6"
+        "--model 01-ai/Yi-34B-Chat --device L40 -tp 2 --max-model-len 4096 --gpu-memory-utilization 0.80 --vllm-version 0.6"
     )
 
     assert told["verdict"] == "does-not-fit"
     assert "the weights fit and the KV cache does not" in told["reasons"][0]
     length = told["suggestions"][0].split()[1].rstrip(":")
-    again = f"--model 01-ai/Yi-34B-Chat --device L40 -tp 2 --max-model-len {length} --gpu-memory-utilization 0.79 --vllm-version 0.6"
+    again = f"--model 01-ai/Yi-34B-Chat --device L40 -tp 2 --max-model-len {length} --gpu-memory-utilization 0.80 --vllm-version 0.6"
     assert ask(again)["verdict"] == "fits"
 
 

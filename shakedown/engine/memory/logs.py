@@ -14,6 +14,8 @@ from shakedown.engine.memory.demand import Demand
 from shakedown.engine.memory.interval import PRINTED_GIB
 
 NUMBER = r"(-?\d[\d,]*(?:\.\d+)?)"
+WHOLE = r"(?=[^\d.,])"
+"""After a number without a unit: a log may be cut in the middle of it."""
 GI = r"\s?Gi?B"
 ESCAPES = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[0-?]*[ -/]*[@-~]")
 STARTS = re.compile(r"vLLM API server version|Initializing an LLM engine|Initializing a V1 LLM engine")
@@ -36,8 +38,8 @@ LINES: dict[str, tuple[Pick, str]] = {
     ),
     "max_model_len": (_last, rf"Maximum concurrency for {NUMBER} tokens per request"),
     "concurrency": (min, rf"Maximum concurrency for [\d,]+ tokens per request: {NUMBER}x"),
-    "gpu_blocks": (min, rf"# (?!CPU)\w+ blocks: {NUMBER}"),
-    "cpu_blocks": (min, rf"# CPU blocks: {NUMBER}"),
+    "gpu_blocks": (min, rf"# (?!CPU)\w+ blocks: {NUMBER}{WHOLE}|# (?!CPU)\w+ blocks: {NUMBER}, # CPU"),
+    "cpu_blocks": (min, rf"# CPU blocks: {NUMBER}{WHOLE}"),
     "total_gib": (
         min,
         rf"total_gpu_memory \({NUMBER}{GI}\)|total_gpu_memory={NUMBER}{GI}|"
@@ -47,7 +49,7 @@ LINES: dict[str, tuple[Pick, str]] = {
         _last,
         rf"gpu_memory_utilization \({NUMBER}\)|Desired GPU memory utilization is \({NUMBER},|"
         rf"desired GPU memory utilization \({NUMBER},|Requested memory: {NUMBER} \(util\)|"
-        rf"gpu_memory_utilization[=:]\s?{NUMBER}",
+        rf"gpu_memory_utilization[=:]\s?{NUMBER}{WHOLE}",
     ),
     "weights_gib": (
         max,
@@ -88,7 +90,7 @@ V0_BUDGET = re.compile(
 """One rank's whole budget; other lines may stand between its parts."""
 RESULTS_BUDGET = re.compile(
     rf"total_gpu_memory={NUMBER}{GI}.{{0,100}}?peak_torch_memory={NUMBER}{GI}.{{0,100}}?"
-    rf"non_torch_memory={NUMBER}{GI} kv_cache_size={NUMBER}{GI} gpu_memory_utilization={NUMBER}"
+    rf"non_torch_memory={NUMBER}{GI} kv_cache_size={NUMBER}{GI} gpu_memory_utilization={NUMBER}{WHOLE}"
 )
 """The same as 0.6.4 to 0.6.6 print it: the peak holds the weights."""
 PRINTED_UTILIZATION = 0.005

@@ -73,7 +73,7 @@ class Demand:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 _check_number(field.name, value)
         if self.utilization is not None and not 0 < self.utilization <= 1:
-            meant = f"; as a share that is {self.utilization / 100:g}" if 1 < self.utilization <= 100 else ""
+            meant = f"; as a share that is {self.utilization / 100:g}" if 10 <= self.utilization <= 100 else ""
             raise UsageError(f"--gpu-memory-utilization must be above 0 and at most 1, not {self.utilization:g}{meant}")
         if self.block_size != 1 and self.block_size % BLOCK_SIZE_STEP:
             raise UsageError(f"--block-size must be 1 or a multiple of {BLOCK_SIZE_STEP}, not {self.block_size}")

@@ -219,7 +219,7 @@ def test_a_hybrid_is_bounded_and_never_counted() -> None:
 
 
 def test_an_old_engine_keeps_every_token_of_a_windowed_layer() -> None:
-    given = {"shape": shape("google/gemma-3-27b-it"), "total_gib": 79.22, "max_model_len": 131072}
+    given: dict[str, Any] = {"shape": shape("google/gemma-3-27b-it"), "total_gib": 79.22, "max_model_len": 131072}
 
     assert answer(Demand(**given, version=(0, 32))).verdict == "fits"
     assert answer(Demand(**given, version=(0, 8))).verdict == "does-not-fit"
@@ -338,9 +338,13 @@ def test_plan_and_twin_agree_to_the_byte_on_every_known_model(name: str, cards: 
 
 def test_names_are_found_as_people_type_them() -> None:
     typed = ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b", "Llama-3.1-8B-Instruct", "META-LLAMA/llama-3.1-8b")
+    found = [find_model(name) for name in typed]
 
-    assert {find_model(name).names[0] for name in typed if find_model(name)} == {"meta-llama/Llama-3.1-8B-Instruct"}
-    assert find_model("llama-3-8b").names == ("llama-3-8b",)  # type: ignore[union-attr]
+    assert {model.names[0] for model in found if model} == {"meta-llama/Llama-3.1-8B-Instruct"}
+    assert None not in found
+    bundled = find_model("llama-3-8b")
+    assert bundled is not None
+    assert bundled.names == ("llama-3-8b",)
     assert find_model("nobody/knows-it") is None
     assert "Qwen/Qwen3-8B" in nearest_names("Qwen/Qwen3-9B")
 

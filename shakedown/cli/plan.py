@@ -1,6 +1,8 @@
 """`shakedown plan`: what a configuration takes of a GPU, whether it fits, what to change, and what a log says."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +11,33 @@ from rich.console import Console
 from rich.table import Table
 
 from shakedown.cli.autoscale import FLAG, WithAutoscale
+from shakedown.engine.config_text import ConfigError
 from shakedown.engine.devices import GIB, device
-from shakedown.engine.environment import CONFIGS
-from shakedown.engine.memory.calculator import FITS, Answer, answer
-from shakedown.engine.memory.demand import Demand
+from shakedown.engine.hf_config import read_shape
+from shakedown.engine.memory.calculator import DOES_NOT_FIT, FITS, INVALID, UNKNOWN, Answer, answer
+from shakedown.engine.memory.demand import AUTO_LENGTH, Demand
 from shakedown.engine.memory.failures import FailureDiagnosis, classify
+from shakedown.engine.memory.known_models import find_model, known_models, nearest_names
 from shakedown.engine.memory.logs import LogReading, read_log
-from shakedown.engine.shape import ConfigError, ModelShape
+from shakedown.engine.memory.validity import default_length
+from shakedown.engine.shape import ModelShape
 from shakedown.errors import UsageError
 from shakedown.settings import as_plain
 
 LARGEST_CONFIG_BYTES = 4 * 1024**2
 LARGEST_LOG_BYTES = 256 * 1024**2
-VERDICT_WORDS = {"fits": "It fits.", "does-not-fit": "It does not fit.", "invalid": "The configuration is invalid."}
+VERDICT_WORDS = {
+    FITS: "It fits.",
+    DOES_NOT_FIT: "It does not fit.",
+    INVALID: "The configuration is invalid.",
+    UNKNOWN: "Whether it fits cannot be told.",
+}
+EXIT_CODES = {FITS: 0, UNKNOWN: 2}
+MULTIPLES = {
+    **{letter: 1000**power for power, letter in enumerate("kmgt", 1)},
+    **{letter: 1024**power for power, letter in enumerate("KMGT", 1)},
+}
+"""As vLLM reads `32k` and `32K`."""
 GIVEN = {
     "--total-gib": "What the driver reports.",
     "--free-gib": "Free at start, when another tenant is on the card.",
@@ -30,32 +46,79 @@ GIVEN = {
     "--non-torch-gib": "CUDA context and NCCL.",
     "--graphs-gib": "CUDA graphs.",
     "--kv-gib": "The KV pool itself.",
+    "--need-gib": "What one sequence of the full length needs, as the engine says it.",
+    "--swap-space": "Host memory for swapped-out blocks, of releases that had it.",
+}
+WHOLE = {
+    "--layers": "Instead of the config's.",
+    "--kv-heads": "Instead of the config's.",
+    "--head-dim": "Instead of the config's.",
+    "--latent-dim": "Width of the one vector that latent attention caches: kv_lora_rank + qk_rope_head_dim.",
 }
 
 
+class Length(click.ParamType[int]):
+    """A number of tokens as vLLM takes it: 32768, 32k (decimal), 32K (binary), and -1 or auto for what fits."""
+
+    name = "length"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value).strip()
+        if text == "-1" or text.lower() == "auto":
+            return AUTO_LENGTH
+        found = re.fullmatch(r"(\d+)(\.\d+)?([kKmMgGtT]?)", text)
+        if found is None or (found[2] and found[3] not in ("k", "m", "g", "t")):
+            self.fail(f"{text[:40]!r} is not a number of tokens such as 32768, 32k or auto")
+        return (
+            int(float(found[1] + found[2]) * MULTIPLES[found[3]])
+            if found[2]
+            else int(found[1]) * MULTIPLES.get(found[3], 1)
+        )
+
+
+LENGTH = Length()
+
+
 def _term_options(command: Any) -> Any:
+    names = {"--swap-space": ("--swap-space", "swap_gib")}
     for flag, text in reversed(GIVEN.items()):
-        command = click.option(flag, type=float, help=f"{text} Given, it is not estimated.")(command)
-    for flag in ("--head-dim", "--kv-heads", "--layers"):
-        command = click.option(flag, type=int, help="Instead of the config's.")(command)
+        command = click.option(*names.get(flag, (flag,)), type=float, help=f"{text} Given, it is not estimated.")(
+            command
+        )
+    for flag, text in reversed(WHOLE.items()):
+        command = click.option(flag, type=int, help=text)(command)
     return command
 
 
-@click.command(cls=WithAutoscale)
+class OneLine(WithAutoscale):
+    """A wrong option is one line, as a wrong value is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            said = " ".join(error.format_message().split())
+            raise UsageError(f"{said} (shakedown plan --help)") from error
+
+
+@click.command(cls=OneLine)
 @click.option(FLAG, is_flag=True, expose_value=False, help=f"Plan the autoscaler instead: plan {FLAG} --help.")
 @click.option("--config", type=click.Path(path_type=Path), help="A Hugging Face config.json, or the folder with it.")
-@click.option("--model", help="A model whose config is bundled, such as llama-3-8b.")
+@click.option("--model", help="A model whose config is bundled, such as Qwen/Qwen3-8B or llama-3-8b.")
 @click.option("--device", "device_name", help="A GPU, such as A100-80 or L4; its memory is what the driver reports.")
 @click.option("--log", type=click.Path(path_type=Path), help="Check an engine's log instead.")
 @click.option("--tensor-parallel-size", "-tp", "tensor_parallel", type=int, default=1, show_default=True)
 @click.option("--pipeline-parallel-size", "-pp", "pipeline_parallel", type=int, default=1, show_default=True)
+@click.option("--data-parallel-size", "-dp", "data_parallel", type=int, default=1, show_default=True)
+@click.option("--enable-expert-parallel", "expert_parallel", is_flag=True, help="Whole experts on each card.")
 @click.option("--dtype", default="auto", show_default=True)
 @click.option("--kv-cache-dtype", default="auto", show_default=True)
 @click.option("--block-size", type=int, default=16, show_default=True)
 @click.option("--gpu-memory-utilization", "utilization", type=float, help="[default: the version's own]")
-@click.option("--max-model-len", type=int, help="[default: the model's own]")
-@click.option("--max-num-seqs", type=int, default=256, show_default=True)
-@click.option("--max-num-batched-tokens", type=int, help="[default: the version's own]")
+@click.option("--max-model-len", type=LENGTH, help="Such as 8192, 32k or auto. [default: the model's own]")
+@click.option("--max-num-seqs", type=int, help="[default: the version's and the card's own]")
+@click.option("--num-gpu-blocks-override", "blocks", type=int, help="Blocks of the cache, instead of what is left.")
+@click.option("--max-num-batched-tokens", type=LENGTH, help="[default: the version's own]")
 @click.option("--enforce-eager", is_flag=True, help="Without CUDA graphs.")
 @click.option("--vllm-version", default="0.32", show_default=True)
 @_term_options
@@ -69,11 +132,13 @@ def plan(
     as_json: bool,
     **terms: Any,
 ) -> int:
-    """Say whether a configuration fits, and what to change if it does not. Exit 0 if it fits, 1 if not.
+    """Say whether a configuration fits, and what to change if it does not. Exit 0 if it fits, 1 if not, 2 if that
+    cannot be told.
 
     \b
     Examples:
       shakedown plan --model llama-3-8b --device A100-80 --max-model-len 4096
+      shakedown plan --model meta-llama/Llama-3.3-70B-Instruct --device H100 -tp 4 --max-model-len 32k
       shakedown plan --config config.json --device L4 --gpu-memory-utilization 0.95 --json
       shakedown plan --log engine.log --model llama-3-8b
       shakedown plan --autoscale --help
@@ -81,11 +146,11 @@ def plan(
     shape = load_shape(config, model)
     if device_name is not None and terms["total_gib"] is None:
         terms["total_gib"] = device_total_gib(device_name)
-    if terms["max_model_len"] is None and shape is not None and shape.max_positions:
-        terms["max_model_len"] = shape.max_positions
-    demand = Demand(shape=shape, version=parse_version(vllm_version), **terms)
+    demand = Demand(shape=shape, card=device_name or "", version=parse_version(vllm_version), **terms)
     if log is not None:
-        return _say_log(log, demand if has_price(demand) else None, as_json)
+        return _say_log(log, demand if demand.is_priced else None, as_json)
+    if demand.max_model_len is None:
+        demand = replace(demand, max_model_len=default_length(demand))
     return _say_answer(answer(demand), as_json)
 
 
@@ -97,19 +162,28 @@ def load_shape(config: Path | None, model: str | None) -> ModelShape | None:
     if config is not None and model is not None:
         raise UsageError("give --config or --model, not both")
     if model is not None:
-        found = {path.stem: path for path in CONFIGS.rglob("*.json")}
-        if model not in found:
-            raise UsageError(f"no config is bundled for {model!r}; known: {', '.join(sorted(found))}; or give --config")
-        config = found[model]
+        return _known_shape(model)
     if config is None:
         return None
     path = config / "config.json" if config.is_dir() else config
     try:
-        return ModelShape.from_config(_read_object(path))
+        return read_shape(_read_object(path))
     except ConfigError as error:
         raise UsageError(f"{path}: {error}") from error
-    except (TypeError, ZeroDivisionError, AttributeError, ValueError) as error:
+    except (TypeError, ArithmeticError, AttributeError, ValueError, LookupError) as error:
         raise UsageError(f"{path} has a value that makes no sense: {error}") from error
+
+
+def _known_shape(name: str) -> ModelShape:
+    if (Path(name) / "config.json").is_file():
+        return load_shape(Path(name), None) or _known_shape("")
+    found = find_model(name)
+    if found is None:
+        raise UsageError(
+            f"no config is bundled for {name[:80]!r}; {len(known_models())} are, such as "
+            f"{', '.join(nearest_names(name))}; or give --config FILE"
+        )
+    return read_shape(found.config)
 
 
 def device_total_gib(name: str) -> float:
@@ -122,22 +196,17 @@ def device_total_gib(name: str) -> float:
 
 def parse_version(text: str) -> tuple[int, int]:
     """ "0.32.0" as (0, 32). Raises UsageError."""
-    parts = text.removeprefix("v").split(".")
-    if len(parts) < 2 or not all(part.isdigit() for part in parts[:2]):
-        raise UsageError(f"--vllm-version must look like 0.32, not {text!r}")
-    return int(parts[0]), int(parts[1])
-
-
-def has_price(demand: Demand) -> bool:
-    """Whether a token's bytes are known, so that a log can be held against them."""
-    return demand.shape is not None or None not in (demand.layers, demand.kv_heads, demand.head_dim)
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})(?!\d)", text, re.ASCII)
+    if found is None:
+        raise UsageError(f"--vllm-version must look like 0.32, not {text[:40]!r}")
+    return int(found[1]), int(found[2])
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     text = _read_text(path, LARGEST_CONFIG_BYTES, "a config.json")
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise UsageError(f"{path} holds a JSON {type(value).__name__}, and a config is an object")
@@ -151,11 +220,13 @@ def _read_text(path: Path, largest_bytes: int, kind: str) -> str:
             raise UsageError(f"{path} is not a file")
         if size > largest_bytes:
             raise UsageError(f"{path} has {size:,} bytes; {kind} has at most {largest_bytes:,}")
-        return path.read_text(errors="strict" if largest_bytes == LARGEST_CONFIG_BYTES else "replace")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        return path.read_text("utf-8-sig", errors="strict" if largest_bytes == LARGEST_CONFIG_BYTES else "replace")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not text") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{str(path)!r} is no path: {error}") from error
 
 
 def _say_answer(found: Answer, as_json: bool) -> int:
@@ -163,7 +234,7 @@ def _say_answer(found: Answer, as_json: bool) -> int:
         click.echo(json.dumps(as_plain(found)))
     else:
         _print_answer(found)
-    return 0 if found.verdict == FITS else 1
+    return EXIT_CODES.get(found.verdict, 1)
 
 
 def _print_answer(found: Answer) -> None:
@@ -171,7 +242,8 @@ def _print_answer(found: Answer) -> None:
     table = Table("term", "GiB", "between", "from", box=None, pad_edge=False)
     for name, term in found.terms.items():
         table.add_row(name, f"{term.gib:.2f}", f"{term.low:.2f} … {term.high:.2f}", term.source)
-    console.print(table)
+    if found.terms:
+        console.print(table)
     if found.kv_tokens is not None:
         low, high = found.intervals.get("kv_tokens", (found.kv_tokens, found.kv_tokens))
         console.print(
@@ -191,11 +263,32 @@ def _say_log(path: Path, demand: Demand | None, as_json: bool) -> int:
     reading, diagnosis = read_log(text, demand), classify(text)
     failed = diagnosis.kind != "unknown"
     if as_json:
-        verdict = diagnosis.kind if failed else ("consistent" if reading.consistent else "inconsistent")
-        click.echo(json.dumps({"verdict": verdict, "log": as_plain(reading), "failure": as_plain(diagnosis)}))
+        click.echo(json.dumps(_log_answer(reading, diagnosis if failed else None, demand)))
     else:
         _print_log(reading, diagnosis if failed else None)
     return 0 if reading.consistent and not failed else 1
+
+
+def _log_answer(reading: LogReading, failure: FailureDiagnosis | None, demand: Demand | None) -> dict[str, Any]:
+    """The keys of every other answer, as the engine printed them, and what was read."""
+    found = reading.found
+    tokens, blocks = found.get("kv_tokens"), found.get("gpu_blocks")
+    if tokens is None and blocks is not None:
+        tokens = blocks * (demand.block_size if demand else 16)
+    said = (failure.sentence,) if failure else ()
+    return {
+        "verdict": failure.kind if failure else "consistent" if reading.consistent else "inconsistent",
+        "bytes_per_token": round(demand.bytes_per_token) if demand is not None and demand.is_linear else None,
+        "kv_pool_gib": found.get("kv_gib", found.get("available_gib")),
+        "kv_blocks": blocks,
+        "kv_tokens": tokens,
+        "max_concurrency": found.get("concurrency"),
+        "reasons": (*said, *reading.disagreements, *reading.notes),
+        "suggestions": (failure.fix,) if failure else (),
+        "intervals": {},
+        "log": as_plain(reading),
+        "failure": as_plain(failure) if failure else None,
+    }
 
 
 def _print_log(reading: LogReading, failure: FailureDiagnosis | None) -> None:
@@ -207,5 +300,7 @@ def _print_log(reading: LogReading, failure: FailureDiagnosis | None) -> None:
         click.echo("The log has no memory line that is known.")
     elif reading.consistent:
         click.echo("The printed terms agree with each other within rounding.")
+    for note in reading.notes:
+        click.echo(f"Note: {note}.")
     for disagreement in reading.disagreements:
         click.echo(f"Differs: {disagreement}.")

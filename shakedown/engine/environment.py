@@ -25,7 +25,10 @@ CONFIGS = PACKAGE / "model_configs"
 NEEDED_BYTES = 8 * 1024**3
 INSTALL_LIMIT_S = 1200.0
 MAKE_MODELS_LIMIT_S = 300.0
-STAGED = ("__init__.py", "engine/__init__.py", "engine/devices.py", "engine/shape.py", "engine/twin")
+STAGED = (
+    *("__init__.py", "engine/__init__.py", "engine/devices.py", "engine/shape.py", "engine/hf_config.py"),
+    *("engine/config_text.py", "engine/layers.py", "engine/quantization.py", "engine/twin"),
+)
 ENTRY_POINTS = "[vllm.platform_plugins]\nshakedown_twin = shakedown.engine.twin.platform:register\n"
 METADATA = "Metadata-Version: 2.1\nName: shakedown-twin\nVersion: 1\n"
 

@@ -1,19 +1,22 @@
 """The modelled device is as fast, and as large, as the real ones were measured to be."""
 
+import json
+
 import pytest
 
 from shakedown.engine.devices import DEVICES, GIB
+from shakedown.engine.environment import CONFIGS
+from shakedown.engine.hf_config import read_shape
 from shakedown.engine.twin.device import DeviceModel, DeviceOutOfMemory
 
-LLAMA_8B_PARAMETERS = 8_030_261_248
+LLAMA_8B = read_shape(json.loads((CONFIGS / "llama-3-8b.json").read_text()))
 KV_BYTES = 2 * 32 * 8 * 128 * 2
 CALIBRATION_ERROR = 0.06
 """What the step time may be off a published measurement."""
 
 
 def llama_8b(device: str, cards: int = 1) -> DeviceModel:
-    kv_bytes = 2 * 32 * max(1, 8 // cards) * 128 * 2
-    return DeviceModel(DEVICES[device], LLAMA_8B_PARAMETERS, 2, kv_bytes, cards, layers=32)
+    return DeviceModel(DEVICES[device], LLAMA_8B, dtype_bytes=2, kv_dtype_bytes=2, cards=cards)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def test_four_cards_are_faster_than_one_but_not_four_times() -> None:
     assert one / 4 < four < one / 2
 
 
-@pytest.mark.parametrize(("utilization", "tokens"), [(0.90, 454_672), (0.95, 487_136)])
+@pytest.mark.parametrize(("utilization", "tokens"), [(0.90, 454_656), (0.95, 487_120)])
 def test_the_kv_pool_is_what_utilisation_leaves(utilization: float, tokens: int) -> None:
     model = llama_8b("A100-80")
 

@@ -6,8 +6,10 @@ make it a real card's; `tests/engine/test_device.py` states the error against pu
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from shakedown.engine.devices import GIB, DeviceProfile
+from shakedown.engine.shape import ModelShape
 
 COMPUTE_EFFICIENCY = 0.55
 """Share of peak BF16 that prefill reaches; published MFU of vLLM prefill on A100 is 0.5 to 0.6."""
@@ -18,7 +20,8 @@ STEP_OVERHEAD_S = 0.0008
 ALL_REDUCE_S = 0.000015
 """One all-reduce of a decode batch over NVLink; two per layer when the model is split over cards."""
 ACTIVATION_GIB_AT_8192 = 1.26
-"""Activation peak measured for Llama 3 8B with 8192 batched tokens; proportional to the tokens."""
+"""Activation peak measured for Llama 3 8B with 8192 batched tokens; proportional to the tokens and the hidden size."""
+MEASURED_HIDDEN = 4096
 NON_TORCH_GIB = 0.25
 """CUDA context and libraries outside the allocator, on one card."""
 NON_TORCH_SPLIT_GIB = 2.1
@@ -29,26 +32,43 @@ SAMPLER_COPIES = 6
 """Buffers of max_num_seqs × vocabulary floats alive at once when the sampler warms up."""
 
 
+def activation_gib(batched_tokens: int, hidden: int) -> float:
+    """Peak of one profiling step of that many tokens."""
+    return ACTIVATION_GIB_AT_8192 * batched_tokens / 8192 * hidden / MEASURED_HIDDEN
+
+
+def non_torch_gib(cards: int) -> float:
+    """On each of the cards that a layer is split over."""
+    return NON_TORCH_GIB if cards == 1 else NON_TORCH_SPLIT_GIB
+
+
 class DeviceOutOfMemory(Exception):
     """The modelled memory is exhausted; the executor raises torch's own error from it."""
 
 
 @dataclass(frozen=True)
 class DeviceModel:
-    """One model on one device, or split evenly over several."""
+    """One model on one device, or split over several."""
 
     profile: DeviceProfile
-    parameters: int
+    shape: ModelShape
     dtype_bytes: int
-    kv_bytes_per_token: int
-    """On each card."""
+    kv_dtype_bytes: int
     cards: int = 1
-    layers: int = 0
 
-    @property
+    @cached_property
     def weights_bytes(self) -> int:
         """On each card."""
-        return self.parameters * self.dtype_bytes // self.cards
+        return int(self.shape.weights_bytes(self.dtype_bytes, self.cards))
+
+    @cached_property
+    def kv_bytes_per_token(self) -> int:
+        """On each card."""
+        return int(self.shape.kv_bytes_per_token(self.kv_dtype_bytes, self.cards))
+
+    @cached_property
+    def parameters(self) -> int:
+        return self.shape.parameters
 
     def step_s(self, tokens: int, context_tokens: int) -> float:
         """Seconds of one step over `tokens` scheduled tokens that attend to `context_tokens` cached ones."""
@@ -56,7 +76,7 @@ class DeviceModel:
         arithmetic_s = 2 * self.parameters * tokens / flops_per_s
         read_bytes = self.weights_bytes + context_tokens * self.kv_bytes_per_token
         reading_s = read_bytes / (self.profile.bandwidth_bytes_per_s * BANDWIDTH_EFFICIENCY)
-        exchange_s = 2 * self.layers * ALL_REDUCE_S if self.cards > 1 else 0.0
+        exchange_s = 2 * self.shape.layers * ALL_REDUCE_S if self.cards > 1 else 0.0
         return max(arithmetic_s, reading_s) + exchange_s + STEP_OVERHEAD_S
 
     def requested_bytes(self, utilization: float, other_tenant_bytes: int) -> int:
@@ -79,9 +99,8 @@ class DeviceModel:
 
     def kv_pool_bytes(self, requested_bytes: int, batched_tokens: int, graphs: bool) -> int:
         """What is left for keys and values after a profiling run; may be negative."""
-        activation = ACTIVATION_GIB_AT_8192 * GIB * batched_tokens / 8192
-        non_torch = (NON_TORCH_GIB if self.cards == 1 else NON_TORCH_SPLIT_GIB) * GIB
-        return int(requested_bytes - self.weights_bytes - activation - non_torch - (GRAPHS_GIB * GIB if graphs else 0))
+        taken_gib = activation_gib(batched_tokens, self.shape.hidden) + non_torch_gib(self.cards)
+        return int(requested_bytes - self.weights_bytes - (taken_gib + (GRAPHS_GIB if graphs else 0)) * GIB)
 
     def warm_up_sampler(self, unbudgeted_bytes: int, max_num_seqs: int, vocab: int) -> None:
         """Raises DeviceOutOfMemory when what utilisation leaves free does not hold the sampler's buffers."""

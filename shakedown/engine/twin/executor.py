@@ -12,7 +12,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.executor.abstract import Executor
 
 from shakedown.engine.devices import GIB, device
-from shakedown.engine.shape import ModelShape
+from shakedown.engine.hf_config import read_shape
 from shakedown.engine.twin import release
 from shakedown.engine.twin.answers import Answer, choice_of, likelihoods, next_allowed, next_word, seed_of
 from shakedown.engine.twin.device import DeviceModel, DeviceOutOfMemory
@@ -114,16 +114,13 @@ class TwinExecutor(Executor):  # type: ignore[misc]
         return ("generate",)
 
     def _model_device(self) -> DeviceModel:
-        config, cards = self.model_config, self.parallel_config.tensor_parallel_size
-        shape = ModelShape.from_config(config.hf_text_config.to_dict())
-        kv_heads = config.get_num_kv_heads(self.parallel_config)
+        config = self.model_config
         return DeviceModel(
             profile=device(os.environ.get("SHAKEDOWN_TWIN_DEVICE", "A100-80")),
-            parameters=shape.parameters,
+            shape=read_shape(config.hf_config.to_dict()),
             dtype_bytes=config.dtype.itemsize,
-            kv_bytes_per_token=2 * shape.layers * kv_heads * shape.head_dim * self._kv_dtype().itemsize,
-            cards=cards,
-            layers=shape.layers,
+            kv_dtype_bytes=self._kv_dtype().itemsize,
+            cards=self.parallel_config.tensor_parallel_size,
         )
 
     def _kv_dtype(self) -> torch.dtype:

@@ -90,7 +90,7 @@ def test_every_pinned_engine_was_tried_with_every_case(version: str) -> None:
 
 def test_memory_that_runs_out_is_told_by_when() -> None:
     ran_out = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB."
-    sized = "INFO 01-01 00:00:00 [kv_cache_utils.py:1087] GPU KV cache size: 454,672 tokens\n"
+    sized = "INFO 01-01 00:00:00 [kv_cache_utils.py:1087] GPU KV cache size: 454,656 tokens\n"
     serving = "INFO:     Application startup complete.\n"
 
     assert classify(ran_out).kind == "oom-at-start"

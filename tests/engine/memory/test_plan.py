@@ -12,11 +12,11 @@ from shakedown.cli.main import _exit_code
 from shakedown.cli.plan import load_shape
 from shakedown.engine.devices import DEVICES, GIB
 from shakedown.engine.environment import CONFIGS
+from shakedown.engine.hf_config import read_shape
 from shakedown.engine.memory.calculator import answer
 from shakedown.engine.memory.demand import Demand
 from shakedown.engine.memory.failures import classify
 from shakedown.engine.memory.logs import read_log
-from shakedown.engine.shape import ModelShape
 from shakedown.engine.twin.device import DeviceModel
 
 LLAMA = json.loads((CONFIGS / "llama-3-8b.json").read_text())
@@ -39,8 +39,8 @@ DEEPSEEK = {
 @pytest.mark.parametrize("device", ["A100-80", "H100-80", "L4", "L40S", "A100-40"])
 @pytest.mark.parametrize(("utilization", "batched"), [(0.90, 2048), (0.95, 2048), (0.90, 8192), (0.85, 4096)])
 def test_plan_predicts_what_the_twin_will_print(device: str, utilization: float, batched: int) -> None:
-    shape, profile = ModelShape.from_config(LLAMA), DEVICES[device]
-    twin = DeviceModel(profile, shape.parameters, 2, 131072)
+    shape, profile = read_shape(LLAMA), DEVICES[device]
+    twin = DeviceModel(profile, shape, 2, 2)
     pool = twin.kv_pool_bytes(twin.requested_bytes(utilization, 0), batched, graphs=True)
     printed = pool // (131072 * 16) * 16
 
@@ -54,14 +54,14 @@ def test_plan_predicts_what_the_twin_will_print(device: str, utilization: float,
 
 
 def test_weights_of_published_models_come_out() -> None:
-    assert ModelShape.from_config(LLAMA).weights_bytes(2) / GIB == pytest.approx(14.96, abs=0.005)
-    assert ModelShape.from_config(QWEN).parameters == pytest.approx(7.62e9, rel=0.005)
-    assert ModelShape.from_config(DEEPSEEK).parameters == pytest.approx(671e9, rel=0.05)
+    assert read_shape(LLAMA).weights_bytes(2) / GIB == pytest.approx(14.96, abs=0.005)
+    assert read_shape(QWEN).parameters == pytest.approx(7.62e9, rel=0.005)
+    assert read_shape(DEEPSEEK).parameters == pytest.approx(671e9, rel=0.05)
 
 
 def test_heads_fewer_than_cards_are_replicated_and_a_latent_is_never_split() -> None:
-    assert ModelShape.from_config(QWEN).kv_bytes_per_token(2, tp=8) == 2 * 28 * 1 * 128 * 2
-    assert ModelShape.from_config(DEEPSEEK).kv_bytes_per_token(2, tp=8) == 61 * 576 * 2
+    assert read_shape(QWEN).kv_bytes_per_token(2, tp=8) == 2 * 28 * 1 * 128 * 2
+    assert read_shape(DEEPSEEK).kv_bytes_per_token(2, tp=8) == 61 * 576 * 2
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_heads_fewer_than_cards_are_replicated_and_a_latent_is_never_split() -> 
     ],
 )
 def test_hybrid_layers_have_no_fixed_price_and_the_answer_says_so(config: dict[str, Any], linear: bool) -> None:
-    found = answer(Demand(shape=ModelShape.from_config(config), total_gib=79.25, max_model_len=8192))
+    found = answer(Demand(shape=read_shape(config), total_gib=79.25, max_model_len=8192))
 
     assert (found.kv_tokens is not None) is linear
     assert linear or "not linear" in " ".join(found.reasons)
@@ -96,7 +96,7 @@ def test_more_utilisation_never_means_fewer_tokens_and_fp8_doubles_them(util: fl
 
 
 def test_invalid_is_told_from_does_not_fit() -> None:
-    qwen = ModelShape.from_config(QWEN)
+    qwen = read_shape(QWEN)
 
     split = answer(Demand(shape=qwen, total_gib=44.42, tensor_parallel=3))
     long = answer(Demand(shape=qwen, total_gib=44.42, max_model_len=99999))
@@ -118,8 +118,8 @@ def test_following_a_suggestion_makes_it_fit() -> None:
 
 
 def test_a_budget_that_leaves_no_room_for_the_sampler_is_warned_of() -> None:
-    tight = answer(Demand(shape=ModelShape.from_config(LLAMA), total_gib=79.19, utilization=0.995))
-    roomy = answer(Demand(shape=ModelShape.from_config(LLAMA), total_gib=79.19, utilization=0.90))
+    tight = answer(Demand(shape=read_shape(LLAMA), total_gib=79.19, utilization=0.995))
+    roomy = answer(Demand(shape=read_shape(LLAMA), total_gib=79.19, utilization=0.90))
 
     assert any("--max-num-seqs" in warning for warning in tight.warnings)
     assert roomy.warnings == ()
@@ -213,7 +213,7 @@ def test_the_kernels_and_the_kubelets_kills_are_told_from_cuda() -> None:
         ([], "--device"),
         (["--model", "nobody", "--device", "L4"], "llama-3-8b"),
         (["--model", "llama-3-8b", "--device", "nothing"], "A100-80"),
-        (["--model", "llama-3-8b", "--device", "L4", "--max-model-len", "-1"], "--max-model-len"),
+        (["--model", "llama-3-8b", "--device", "L4", "--max-model-len", "-2"], "--max-model-len"),
         (["--model", "llama-3-8b", "--device", "L4", "--gpu-memory-utilization", "1.5"], "--gpu-memory-utilization"),
         (["--model", "llama-3-8b", "--device", "L4", "--gpu-memory-utilization", "nan"], "--gpu-memory-utilization"),
         (["--model", "llama-3-8b", "--device", "L4", "-tp", "0"], "--tensor-parallel-size"),

@@ -15,7 +15,7 @@ Fits = Callable[[Demand], bool]
 def suggest(demand: Demand, tokens: int, fits: Fits) -> tuple[str, ...]:
     """Changes that make it fit by the calculator's own arithmetic."""
     ways = (
-        *room(demand),
+        *_room_that_fits(demand, fits),
         _length(demand, tokens, fits),
         _utilization(demand, fits),
         _narrow_cache(demand, fits),
@@ -54,6 +54,14 @@ def room(demand: Demand) -> tuple[str, ...]:
     alone = "free the card of its other tenant: costs whatever that one did"
     share = int(free / total * 100) / 100
     return (f"--gpu-memory-utilization {share:.2f}: what is free; costs cache", alone) if share > 0 else (alone,)
+
+
+def _room_that_fits(demand: Demand, fits: Fits) -> tuple[str, ...]:
+    free, total = demand.free_gib, demand.total_gib
+    ways = room(demand)
+    if free is None or total is None or len(ways) < 2 or demand.kv_gib is not None:
+        return ways[-1:]
+    return ways if fits(replace(demand, utilization=int(free / total * 100) / 100)) else ways[-1:]
 
 
 def _length(demand: Demand, tokens: int, fits: Fits) -> str:

@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,13 +129,14 @@ def _start(environment: Environment, **_: Any) -> None:
     talk = TrafficClass(prompt_tokens=options.prompt_tokens, max_tokens=options.max_tokens)
     workload = Workload((talk,), seed=options.seed + _place(environment))
     model, prompts = asyncio.run(_model_and_prompts(url))
+    run = f"locust-{secrets.token_hex(4)}"  # process ids repeat from pod to pod
     plan = LoadPlan(
-        run=f"locust-{secrets.token_hex(4)}",  # process ids repeat from pod to pod
+        run=run,
         targets=(url,),
         arrivals=ClosedLoop(users=1),
         workload=workload,
         model=model,
-        prompts=prompts,
+        prompts=replace(prompts, prompt_set=run),
         duration_s=0.0,
     )
     environment.shakedown_readers = Readers(plan, options.think_time)

@@ -6,7 +6,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -210,13 +210,15 @@ class OpenLoop:
         async with httpx.AsyncClient(headers=self._headers, timeout=CONTROL_TIMEOUT_S, trust_env=False) as control:
             model = self._workload.model or (await served_models(control, self.url))[0]
             self._prompts = self._prompts or await calibrated_prompts(control, self.url, model)
+        run = f"load-{secrets.token_hex(4)}"
+        prompt_set = run if self._workload.prompt_set is None else self._workload.prompt_set
         return LoadPlan(
-            run=f"load-{secrets.token_hex(4)}",
+            run=run,
             targets=self._targets,
             arrivals=self._arrivals,
             workload=self._workload,
             model=model,
-            prompts=self._prompts,
+            prompts=replace(self._prompts, prompt_set=prompt_set),
             duration_s=self._duration_s,
             limits=self._limits,
             headers=self._headers,

@@ -1,10 +1,12 @@
-"""Prompts of a wanted length in tokens, each different from its first words on: no prefix cache helps by accident.
+"""Prompts of a wanted length in tokens, each different from its first words on, also from those of any other load: no
+prefix cache helps by accident.
 
 Tokenizers of the models in use split at spaces first, so the tokens of a text are the sum over its words. The words
 that cost exactly one token are found once, by the engine's own `/tokenize`; after that a prompt of N tokens is N such
 words less what the chat template adds. Every prompt is a string join: nothing is asked while the load runs.
 """
 
+import hashlib
 import random
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +36,8 @@ class PromptMaker:
     """Tokens that the chat template adds, counting the first word as one."""
     exact: bool = False
     """Whether the lengths were checked against the engine's tokenizer."""
+    prompt_set: str = ""
+    """Makers of different sets make different prompts; what is shared within a group is shared by all sets."""
 
     def prompt(self, serial: int, tokens: int, *, shared_tokens: int = 0, shared_group: str = "") -> str:
         """The `serial`-th prompt; with the chat template it has `tokens` tokens, the first `shared_tokens` shared."""
@@ -46,7 +50,14 @@ class PromptMaker:
 
     def _serial_words(self, serial: int) -> tuple[str, ...]:
         base = len(self.words)
-        return tuple(self.words[serial // base**digit % base] for digit in range(SERIAL_WORDS))
+        number = (serial + _offset(self.prompt_set)) % base**SERIAL_WORDS
+        return tuple(self.words[number // base**digit % base] for digit in range(SERIAL_WORDS))
+
+
+@lru_cache
+def _offset(prompt_set: str) -> int:
+    """Where a set's serial numbers begin: so far apart, among 10^11 and more, that sets do not meet."""
+    return int.from_bytes(hashlib.sha256(prompt_set.encode()).digest()[:8]) if prompt_set else 0
 
 
 @lru_cache(maxsize=4 * TAIL_POOL)

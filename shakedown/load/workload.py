@@ -80,11 +80,14 @@ class TrafficClass:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A mix of classes for one model; `model` None asks the server."""
+    """A mix of classes for one model; `model` None asks the server. The seed decides classes and lengths."""
 
     classes: tuple[TrafficClass, ...] = (TrafficClass(),)
     model: str | None = None
     seed: int = 0
+    prompt_set: str | None = None
+    """Loads that name the same set ask the same questions, and find them in the prefix cache; None: no other load does.
+    """
 
     def __post_init__(self) -> None:
         if not self.classes or sum(each.weight for each in self.classes) <= 0:

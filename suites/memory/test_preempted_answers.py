@@ -39,7 +39,7 @@ async def test_a_preempted_answer_is_the_answer_that_was_not(deployed, open_loop
 
 async def answers(engine, open_loop, scenario, *, name: str) -> dict[str, tuple[str | None, int | None]]:
     """Text and length of each answer, by the question's number."""
-    questions = Workload((GREEDY,), seed=scenario.seed)
+    questions = Workload((GREEDY,), seed=scenario.seed, prompt_set="asked twice")
     async with open_loop(engine, Burst(QUESTIONS), questions, duration_s=1, name=name) as load:
         await load.done()
     return {record.id.rpartition("-")[2]: (record.text, record.completion_tokens) for record in load.records}

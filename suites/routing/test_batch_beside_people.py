@@ -70,7 +70,7 @@ async def alone_and_together(target, open_loop, scenario, *, people: TrafficClas
     alone = Workload((replace(people, name="people alone"),), seed=scenario.seed)
     async with open_loop(target, talk, alone, duration_s=ALONE_S, name="alone"):
         pass
-    job, beside = Workload((batch,), seed=scenario.seed), Workload((people,), seed=scenario.seed + 1)
+    job, beside = Workload((batch,), seed=scenario.seed), Workload((people,), seed=scenario.seed)
     async with (
         open_loop(target, Burst(BATCH_JOB), job, duration_s=1, name="batch"),
         open_loop(target, talk, beside, duration_s=TOGETHER_S, name="people"),

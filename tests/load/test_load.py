@@ -34,13 +34,15 @@ QUICK = Limits(silence_s=0.1, request_s=0.3, done_grace_s=0.05, connect_s=0.2)
 
 
 @asynccontextmanager
-async def serving(say: Say) -> AsyncIterator[str]:
-    """A server that reads one request a connection and says what it is told to."""
+async def serving(say: Say, bodies: list[bytes] | None = None) -> AsyncIterator[str]:
+    """A server that reads one request a connection, keeps its body in `bodies`, and says what it is told to."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            body = await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+            if bodies is not None:
+                bodies.append(body)
             await say(writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
@@ -121,6 +123,22 @@ async def test_users_leave_after_their_tokens() -> None:
     records = await records_of(saying(STREAM_HEAD + chunked(ONE), then=forever), leaving)
     forever.set()
     assert {(record.outcome, len(record.token_times)) for record in records} == {(Outcome.ABANDONED, 1)}
+
+
+async def asked(prompt_set: str | None) -> list[bytes]:
+    bodies: list[bytes] = []
+    async with serving(saying(SOUND), bodies) as url:
+        workload = Workload(model="m", prompt_set=prompt_set)
+        load = OpenLoop(url, arrivals=Burst(3), workload=workload, duration_s=1, prompts=PromptMaker(), workers=0)
+        async with load:
+            await load.done()
+    return sorted(bodies)
+
+
+async def test_no_load_asks_what_another_asked_unless_it_is_meant_to() -> None:
+    first, second = await asked(None), await asked(None)
+    assert len({*first, *second}) == 6
+    assert await asked("the same") == await asked("the same")
 
 
 async def test_nobody_listening_is_a_lost_connection() -> None:

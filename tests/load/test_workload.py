@@ -44,6 +44,15 @@ def test_no_two_prompts_share_their_beginning_unless_they_are_meant_to() -> None
     assert len({tuple(words[:22]) for words in shared}) == 50
 
 
+def test_prompts_of_another_set_are_others_from_their_first_words_on() -> None:
+    made = [PromptMaker(prompt_set=name).prompt(serial, 60) for name in ("", "a", "b") for serial in range(1000)]
+    assert len({tuple(prompt.split()[:6]) for prompt in made}) == 3000
+    again = PromptMaker(prompt_set="a")
+    assert [again.prompt(serial, 60) for serial in range(1000)] == made[1000:2000]
+    shared = {PromptMaker(prompt_set=name).prompt(1, 40, shared_tokens=20, shared_group="g")[:20] for name in "ab"}
+    assert len(shared) == 1
+
+
 def test_a_body_says_what_the_class_wants() -> None:
     traffic = TrafficClass(priority=-3, ignore_eos=False, prompts=("one", "two"), extra={"n": 1})
     plan = next(islice(Workload((traffic,)).plans(), 1, None))

@@ -22,6 +22,7 @@ def with_blocks(count: str) -> Serving:
     return Serving(replicas=1, engine_args=sizes)
 
 
+@pytest.mark.certify
 @pytest.mark.serving(with_blocks("64"), with_blocks("512"))
 async def test_a_preempted_answer_is_the_answer_that_was_not(deployed, open_loop, scenario):
     """Greedy answers of an engine that preempts equal those of one that does not, token by token."""

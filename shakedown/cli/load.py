@@ -16,22 +16,20 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from shakedown.cli.load_arrivals import KINDS, load_plans
+from shakedown.cli.load_report import LoadReport, writable
 from shakedown.errors import UsageError
 from shakedown.judge.objectives import SLO
 from shakedown.judge.verdict import Verdict
 from shakedown.load import (
     Arrivals,
-    Burst,
     ClosedLoop,
-    Gamma,
     Limits,
     LoadHealth,
     LoadSummary,
     OpenLoop,
-    Poisson,
     Progress,
     Spread,
-    Trace,
     TrafficClass,
     Workload,
     served_models,
@@ -84,7 +82,13 @@ class LoadResult:
 @click.option("--burstiness", type=float, help="With --rate: gamma shape; 1 is Poisson, less is burstier.")
 @click.option("--users", type=int, help="Closed loop: users who each wait for their answer.")
 @click.option("--think-time", type=float, default=0.0, help="With --users: seconds between answer and next request.")
+@click.option("--constant", type=float, metavar="RATE", help="Open loop: requests per second at equal distances.")
 @click.option("--burst", type=int, help="This many requests at the same instant.")
+@click.option("--ramp", metavar="FROM,TO", help="Requests per second that climb or fall over the duration.")
+@click.option("--steps", metavar="RATE:S,...", help="Requests per second, each for so many seconds.")
+@click.option(
+    "--wave", metavar="MEAN,AMPLITUDE,S", help="Requests per second that swing, amplitude 0 to 1, each S seconds."
+)
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="Replay an Azure LLM trace (CSV) or a Mooncake one (JSONL)."
 )
@@ -117,6 +121,7 @@ class LoadResult:
 @click.option("--keep-alive", is_flag=True, help="Use connections again; by default each request has its own.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--records", type=click.Path(path_type=Path), help="Write one JSON line per request here.")
+@click.option("--report", type=click.Path(path_type=Path), help="Write report.html and all records below this folder.")
 @click.option("--ui", is_flag=True, help="Locust's web UI: start, watch and change the load in a browser.")
 @click.option("--ui-port", type=click.IntRange(1, 65535), default=8089, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
@@ -141,57 +146,30 @@ def load(
     Examples:
       shakedown load http://localhost:8000 --rate 8 --duration 60 --slo-ttft 0.5
       shakedown load http://localhost:8000 --sweep 1,2,4,8,16 --slo-ttft 0.5 --slo-tpot 0.05
+      shakedown load http://localhost:8000 --steps 2:30,8:60,2:60 --duration 150 --report reports
       shakedown load http://localhost:8000 --ui
     """
     if ui:
         ctx.exit(_web_ui(ctx, url, asked, ui_port))
-    plans = _plans(asked, sweep, users_sweep)
+    plans = load_plans(asked, sweep, users_sweep)
+    folder = _report_folder(asked)
     sequence = [_options(url, asked, *plan) for plan in plans]
     if sweep and asked["records"] is not None:
         sequence = [_with_own_records(options, step) for step, options in enumerate(sequence, start=1)]
-    results = asyncio.run(_run_all(sequence))
+    report, results = asyncio.run(_run_all(sequence, folder))
     verdict = Verdict.worst(result.verdict for result in results[:1]) if sweep else results[0].verdict
+    page = report.published(verdict.exit_code)
     if as_json:
         said: Any = [_plain(result) for result in results] if sweep else _plain(results[0])
         click.echo(msgspec.json.encode(said).decode())
     else:
         _show(results)
+        if page is not None:
+            click.echo(f"report: {page}")
     ctx.exit(verdict.exit_code)
 
 
 commands: tuple[click.Command, ...] = (load,)
-
-
-def _plans(asked: dict[str, Any], sweep: str | None, users_sweep: bool) -> list[tuple[Arrivals | ClosedLoop, str]]:
-    """The arrivals of each load that is to run, with their names."""
-    if asked["duration"] <= 0:
-        raise UsageError("--duration must be positive")
-    kinds = [name for name in ("rate", "users", "burst", "trace") if asked[name] is not None]
-    if len(kinds) + bool(sweep) > 1:
-        raise UsageError(f"choose one of --rate, --users, --burst, --trace and --sweep; got {len(kinds) + bool(sweep)}")
-    if sweep is not None:
-        return [_arrivals({**asked, ("users" if users_sweep else "rate"): step}) for step in _steps(sweep, users_sweep)]
-    return [_arrivals(asked)]
-
-
-def _steps(sweep: str, whole: bool) -> list[float]:
-    try:
-        return sorted(int(step) if whole else float(step) for step in sweep.split(","))
-    except ValueError:
-        raise UsageError(f"--sweep takes numbers with commas between, such as 1,2,4; got {sweep!r}") from None
-
-
-def _arrivals(asked: dict[str, Any]) -> tuple[Arrivals | ClosedLoop, str]:
-    if asked["trace"] is not None:
-        return Trace(asked["trace"]), f"trace {asked['trace']}"
-    if asked["burst"] is not None:
-        return Burst(asked["burst"]), f"burst of {asked['burst']}"
-    if asked["users"] is not None:
-        return ClosedLoop(asked["users"], asked["think_time"]), f"{asked['users']} users"
-    rate = 1.0 if asked["rate"] is None else asked["rate"]
-    if asked["burstiness"] is not None:
-        return Gamma(rate, asked["burstiness"], asked["seed"]), f"{rate:g} req/s, burstiness {asked['burstiness']:g}"
-    return Poisson(rate, asked["seed"]), f"{rate:g} req/s"
 
 
 def _options(url: str, asked: dict[str, Any], arrivals: Arrivals | ClosedLoop, offered: str) -> LoadOptions:
@@ -219,7 +197,10 @@ def _options(url: str, asked: dict[str, Any], arrivals: Arrivals | ClosedLoop, o
     )
 
 
-NOT_IN_THE_UI = ("rate", "burstiness", "burst", "trace", "sweep", "model", "header", "slo_ttft", "slo_tpot", "slo_e2e")
+NOT_IN_THE_UI = (
+    *(kind for kind in KINDS if kind != "users"),
+    *("burstiness", "sweep", "model", "header", "report", "slo_ttft", "slo_tpot", "slo_e2e"),
+)
 
 
 def _web_ui(ctx: click.Context, url: str, asked: dict[str, Any], port: int) -> int:
@@ -237,6 +218,14 @@ def _web_ui(ctx: click.Context, url: str, asked: dict[str, Any], port: int) -> i
     )
     click.echo(f"http://127.0.0.1:{port} in a browser; Ctrl-C ends it")
     return asyncio.run(attached(web_ui(users, port), env={}))
+
+
+def _report_folder(asked: dict[str, Any]) -> Path | None:
+    if asked["report"] is None:
+        return None
+    if asked["records"] is not None:
+        raise UsageError("--report keeps the records in its own folder; leave --records out")
+    return writable(asked["report"])
 
 
 def _with_own_records(options: LoadOptions, step: int) -> LoadOptions:
@@ -262,22 +251,28 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
     return headers
 
 
-async def _run_all(sequence: list[LoadOptions]) -> list[LoadResult]:
+async def _run_all(sequence: list[LoadOptions], folder: Path | None) -> tuple[LoadReport, list[LoadResult]]:
     """Each load in turn; a sweep ends at the first load that was not sustained."""
-    await _check_server(sequence[0])
+    model = await _served_model(sequence[0])
+    report = LoadReport(folder, sequence[0].url, model)
     results = []
-    for options in sequence:
-        results.append(await _run_one(options))
+    for step, options in enumerate(sequence, start=1):
+        records = report.records(step) or options.records
+        async with report.watched(step, options.offered, options.slo, options.goodput) as chapter:
+            results.append(await _run_one(replace(options, records=records)))
+            chapter.ended(results[-1].health)
         if not _sustained(results[-1]):
             break
-    return results
+    return report, results
 
 
-async def _check_server(options: LoadOptions) -> None:
+async def _served_model(options: LoadOptions) -> str:
+    """The model that will be asked. Raises UsageError for one that the server does not have."""
     async with httpx.AsyncClient(headers=options.headers, timeout=CHECK_TIMEOUT_S, trust_env=False) as control:
         models = await served_models(control, options.url)
     if options.workload.model is not None and options.workload.model not in models:
         raise UsageError(f"{options.url} does not serve {options.workload.model!r}; it serves {', '.join(models)}")
+    return options.workload.model or models[0]
 
 
 async def _run_one(options: LoadOptions) -> LoadResult:

@@ -1,7 +1,8 @@
 """A load that comes and goes: an autoscaler without patience follows each wave, and pays a boot for it.
 
 A replica that is taken away in a trough is missed in the next crest, and its successor is Ready when that crest is
-over. A stabilisation window longer than the wave keeps it.
+over. A stabilisation window longer than the wave keeps it, if each crest is seen: requests in flight show it however many
+replicas there are, and waiting requests do not once there are enough.
 """
 
 import pytest
@@ -11,7 +12,7 @@ from shakedown.judge.loop import READY
 from shakedown.judge.records import Outcome
 from shakedown.load import Steps, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
-from shakedown.serving.scaling import Autoscaling
+from shakedown.serving.scaling import Autoscaling, requests_in_flight
 
 WAVES, CREST_S, TROUGH_S = 3, 20.0, 25.0
 CREST, TROUGH = 7.0, 0.5
@@ -20,8 +21,8 @@ LOAD = Steps(((CREST, CREST_S), (TROUGH, TROUGH_S)) * WAVES)
 TALK = TrafficClass(prompt_tokens=64, max_tokens=64)
 ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),), drain_s=30)
 IMPATIENT = Autoscaling(threshold=5, maximum=2, scale_down_window_s=0)
-PATIENT = Autoscaling(threshold=5, maximum=2)
-"""The default: 300 s, at the time scale of a run longer than two waves."""
+IN_FLIGHT_EACH = 12
+"""Of 16 sequences: three quarters."""
 CUT_OFF = (Outcome.CONNECTION_LOST, Outcome.TRUNCATED, Outcome.FAILED, Outcome.ERROR_CHUNK, Outcome.HUNG)
 
 pytestmark = [
@@ -39,8 +40,10 @@ async def test_without_a_window_the_autoscaler_follows_every_wave(vllm, autoscal
 
 
 async def test_with_a_window_longer_than_a_wave_the_replicas_stay(vllm, autoscale, open_loop, scenario):
-    """The same load and a window longer than a wave: the second replica comes once and stays, and people wait less."""
-    await in_waves(vllm, autoscale, open_loop, scenario, PATIENT)
+    """By requests in flight and with a window longer than a wave, the second replica comes once and stays."""
+    # The default window of 300 s is 60 s at the time scale of a run: longer than a wave of 45 s.
+    patient = Autoscaling(threshold=IN_FLIGHT_EACH, maximum=2, query=requests_in_flight(vllm))
+    await in_waves(vllm, autoscale, open_loop, scenario, patient)
 
     scenario.expect(changes_of_mind(), at_most=0)
     scenario.expect(peak(READY), equals=2)

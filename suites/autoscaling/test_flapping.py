@@ -1,8 +1,8 @@
 """A load that comes and goes: an autoscaler without patience follows each wave, and pays a boot for it.
 
 A replica that is taken away in a trough is missed in the next crest, and its successor is Ready when that crest is
-over. A stabilisation window longer than the wave keeps it, if each crest is seen: requests in flight show it however many
-replicas there are, and waiting requests do not once there are enough.
+over. A stabilisation window longer than the wave keeps it, if each crest is seen: requests in flight show it however
+many replicas there are, and waiting requests do not once there are enough.
 """
 
 import pytest

@@ -1,7 +1,8 @@
 """A node goes dark while the autoscaler is at work: nobody evicts its replica, and the Service asks it for a while.
 
 The lost replica still counts as a pod, and its requests no longer count as waiting. The autoscaler must see the need
-all the same, and find it a place on the node that is left.
+all the same, and find it a place on the node that is left. That takes a maximum that leaves room for what is lost: to
+an HPA the pods of a dark node are replicas like others.
 """
 
 import asyncio
@@ -22,10 +23,11 @@ STEADY = Constant(rate=5.0)
 """An L4 with 16 sequences gives 3.5 of these answers a second: two carry it, and one does not."""
 TALK = TrafficClass(prompt_tokens=64, max_tokens=64)
 ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),))
-BY_THE_QUEUE = Autoscaling(threshold=5, maximum=3)
+BY_THE_QUEUE = Autoscaling(threshold=5, maximum=4, scale_up_pods=1, scale_up_period_s=300)
+"""One replica at a time, and the next when the last has helped."""
 READY_WITHIN_S = 120.0
-DARK_S = 60.0
-"""After Kubernetes has noticed, which takes it 20 s; long enough for another replica to boot."""
+DARK_S = 90.0
+"""After Kubernetes has noticed, which takes it 20 s; long enough for the next step up and for its replica to boot."""
 
 
 @pytest.mark.certify
@@ -53,6 +55,6 @@ async def test_a_replica_lost_with_its_node_is_made_up_for(vllm, autoscale, open
         load.stop()
 
     scenario.expect(lowest(DESIRED, during=Phase.DURING), at_least=2)
-    scenario.expect(peak(DESIRED), equals=3)
+    scenario.expect(peak(DESIRED), at_least=3)
     scenario.expect(fact("replicas Ready while the node was dark"), equals=2)
     scenario.expect(changes_of_mind(), at_most=0)

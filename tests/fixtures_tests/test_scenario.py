@@ -104,6 +104,14 @@ def test_a_bug_of_the_scenario_leaves_the_claim_unknown_and_is_called_a_crash(sc
     assert "Traceback (most recent call last)" in logged(scenario)
 
 
+def test_what_fails_beside_something_else_is_told_by_its_own_name(scenario: Scenario) -> None:
+    promise(scenario)
+    alone = scenario.conclude(raised(ExceptionGroup("task group", [WaitTimeout("two Ready replicas", 9.0, "one")])))
+    assert alone.verdict is Verdict.UNKNOWN
+    assert "two Ready replicas" in alone.reason
+    assert not scenario.crashed
+
+
 def test_a_run_that_is_interrupted_leaves_the_claim_unknown(scenario: Scenario) -> None:
     promise(scenario)
     assert scenario.conclude(raised(KeyboardInterrupt())).verdict is Verdict.UNKNOWN

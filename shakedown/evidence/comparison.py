@@ -10,7 +10,7 @@ from shakedown.judge.expectations import Unit, printed
 from shakedown.judge.latency import inter_token_latencies, longest_gap, ttft
 from shakedown.judge.percentiles import percentile
 from shakedown.judge.quantities import counter_rises
-from shakedown.judge.records import Outcome, Recorded
+from shakedown.judge.records import Outcome, Recorded, RequestRecord
 from shakedown.judge.verdict import ScenarioResult
 
 HEAD = 30.0
@@ -35,11 +35,11 @@ class Comparison:
     title: str
     svg: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[Compared, tuple[str, ...]], ...]
-    """What the same load cost each of them, in the order of `columns`."""
+    rows: tuple[tuple[Compared, str, tuple[str, ...]], ...]
+    """What the same load cost each of them, and each traffic class, in the order of `columns`."""
 
 
-COLUMNS = (
+REQUEST_COLUMNS = (
     "requests",
     "completed",
     "lost",
@@ -47,14 +47,24 @@ COLUMNS = (
     "first word p99",
     "token gap p99",
     "longest silence p99",
-    "preemptions",
-    "KV cache peak",
 )
+ENGINE_COLUMNS = ("preemptions", "KV cache peak")
+COLUMNS = (*REQUEST_COLUMNS, *ENGINE_COLUMNS)
 
 
 def comparison(title: str, compared: Sequence[Compared]) -> Comparison:
     """Draw and tabulate what differs. Needs at least one scenario that recorded something."""
-    return Comparison(title, _picture(compared), COLUMNS, tuple((each, _figures(each.recorded)) for each in compared))
+    rows = [(each, who, figures) for each in compared for who, figures in _figures_by_class(each)]
+    return Comparison(title, _picture(compared), COLUMNS, tuple(rows))
+
+
+def _figures_by_class(each: Compared) -> list[tuple[str, tuple[str, ...]]]:
+    """A line for each crowd of the picture; what engines say is nobody's own."""
+    if len(each.seen.crowds) < 2:
+        return [("", _figures(each.recorded))]
+    names = [crowd.name for crowd in each.seen.crowds]
+    apart = {name: [r for r in each.recorded.requests if r.traffic_class == name] for name in names}
+    return [(name, _request_figures(mine) + ("",) * len(ENGINE_COLUMNS)) for name, mine in apart.items()]
 
 
 def _picture(compared: Sequence[Compared]) -> str:
@@ -94,13 +104,14 @@ def _fault(seen: Timeline, scale: TimeScale, top: float, bottom: float) -> list[
 
 
 def _figures(recorded: Recorded) -> tuple[str, ...]:
-    requests = recorded.requests
+    return _request_figures(recorded.requests) + _engine_figures(recorded)
+
+
+def _request_figures(requests: Sequence[RequestRecord]) -> tuple[str, ...]:
     whole = [record for record in requests if record.outcome is Outcome.COMPLETED]
     waits = [wait for record in whole if (wait := ttft(record)) is not None]
     gaps = [gap for record in whole for gap in inter_token_latencies(record)]
     silences = [gap for record in whole if (gap := longest_gap(record)) is not None]
-    usage = [sample.values[KV_USE] for sample in recorded.samples if KV_USE in sample.values]
-    rises = counter_rises(recorded.samples, PREEMPTIONS)
     return (
         f"{len(requests):,}",
         f"{len(whole):,}",
@@ -109,6 +120,13 @@ def _figures(recorded: Recorded) -> tuple[str, ...]:
         _seconds(waits, 99),
         _seconds(gaps, 99),
         _seconds(silences, 99),
+    )
+
+
+def _engine_figures(recorded: Recorded) -> tuple[str, ...]:
+    usage = [sample.values[KV_USE] for sample in recorded.samples if KV_USE in sample.values]
+    rises = counter_rises(recorded.samples, PREEMPTIONS)
+    return (
         f"{sum(rise for rise, _, _ in rises):,.0f}" if rises else "–",
         printed(max(usage), Unit.SHARE) if usage else "–",
     )

@@ -24,7 +24,7 @@ from shakedown.evidence.drawing import (
     text,
 )
 from shakedown.evidence.pod_phases import PodRow
-from shakedown.evidence.timeline import Felt, Series, Timeline
+from shakedown.evidence.timeline import Crowd, Felt, Series, Timeline
 from shakedown.judge.records import MarkKind
 
 GAP = 26.0
@@ -36,6 +36,8 @@ BADGE_R = 8.5
 REQUESTS_AT_LEAST = 84.0
 REQUESTS_AT_MOST = 220.0
 LANE_AT_MOST = 7.0
+CROWD_AT_LEAST = 30.0
+CROWD_NAME_AT_MOST = 26
 POD_NAME_AT_MOST = 27
 KV_HEIGHT = 80.0
 REPLICAS_HEIGHT = 64.0
@@ -66,10 +68,15 @@ def picture(timeline: Timeline) -> str:
 
 
 def request_row(timeline: Timeline, scale: TimeScale) -> list[Row]:
-    """One line each, if there were requests."""
-    if not timeline.bars:
-        return []
-    return [(_requests_height(timeline), lambda top: _requests(timeline, scale, top))]
+    """One line each; a row for each crowd, as one that waits is lost among hundreds that do not mind."""
+    least = REQUESTS_AT_LEAST if len(timeline.crowds) == 1 else CROWD_AT_LEAST
+    return [_crowd_row(crowd, scale, least) for crowd in timeline.crowds]
+
+
+def _crowd_row(crowd: Crowd, scale: TimeScale, least: float) -> Row:
+    lanes = max(bar.lane for bar in crowd.bars) + 1
+    height = min(max(lanes * LANE_AT_MOST, least), REQUESTS_AT_MOST)
+    return height, lambda top: _requests(crowd, scale, top, height, min(height / lanes, LANE_AT_MOST))
 
 
 def curve_rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
@@ -115,24 +122,12 @@ def _frame(plot: Plot, label: Callable[[float], str] = axis_label) -> list[str]:
     ]
 
 
-def _lanes(timeline: Timeline) -> int:
-    return max(bar.lane for bar in timeline.bars) + 1
-
-
-def _requests_height(timeline: Timeline) -> float:
-    return min(max(_lanes(timeline) * LANE_AT_MOST, REQUESTS_AT_LEAST), REQUESTS_AT_MOST)
-
-
-def _requests(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
-    bars = timeline.bars
-    pitch = min(_requests_height(timeline) / _lanes(timeline), LANE_AT_MOST)
+def _requests(crowd: Crowd, scale: TimeScale, top: float, height: float, pitch: float) -> list[str]:
+    bars = crowd.bars
     thickness = max(pitch * 0.78, 0.7)
-    bottom = top + _requests_height(timeline)
+    bottom = top + height
     at = [(bar, bottom - (bar.lane + 0.5) * pitch) for bar in bars]
-    shown = f"{len(bars):,} of {timeline.requests_total:,} shown" if len(bars) < timeline.requests_total else ""
-    shapes = _title(
-        top, "Requests", "one line each, from when", "it was due until it ended;", "higher: more at once", shown
-    )
+    shapes = _title(top, *_crowd_words(crowd))
     shapes.append(line(LEFT, bottom, WIDTH - RIGHT, bottom, "base"))
     shapes.append(
         segments(((scale.x(bar.due), scale.x(bar.first or bar.end), y) for bar, y in at), "request wait", thickness)
@@ -149,6 +144,13 @@ def _requests(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:
     for felt in (Felt.LEFT, Felt.REFUSED, Felt.LOST):
         shapes.append(crosses(((scale.x(bar.end), y) for bar, y in at if bar.felt is felt), f"cross {felt.value}"))
     return shapes
+
+
+def _crowd_words(crowd: Crowd) -> tuple[str, ...]:
+    shown = f"{len(crowd.bars):,} of {crowd.total:,} shown" if len(crowd.bars) < crowd.total else ""
+    if crowd.name:
+        return f"Requests: {crowd.name}"[:CROWD_NAME_AT_MOST], shown or f"{crowd.total:,}"
+    return "Requests", "one line each, from when", "it was due until it ended;", "higher: more at once", shown
 
 
 def _first_tokens(timeline: Timeline, scale: TimeScale, top: float) -> list[str]:

@@ -20,6 +20,7 @@ from shakedown.judge.records import Mark, MarkKind, MetricSample, Outcome, Recor
 from shakedown.judge.windows import fault_window
 
 BARS_AT_MOST = 1200
+CROWDS_AT_MOST = 4
 DOTS_AT_MOST = 1500
 BINS_AT_MOST = 300
 PODS_AT_MOST = 8
@@ -61,6 +62,17 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Crowd:
+    """The requests of one traffic class, or of all where there is one or there are too many to tell apart."""
+
+    name: str
+    """Empty for all."""
+    bars: tuple[Bar, ...]
+    total: int
+    """Requests that there were; fewer may be drawn."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dot:
     """One request's time to first token; None if it was lost without a whole answer."""
 
@@ -97,8 +109,7 @@ class Timeline:
     start: float
     end: float
     bin_s: float
-    bars: tuple[Bar, ...]
-    requests_total: int
+    crowds: tuple[Crowd, ...]
     dots: tuple[Dot, ...]
     slo_ttft_s: float | None
     tokens: Series | None
@@ -111,6 +122,10 @@ class Timeline:
     pods: tuple[PodRow, ...]
     fault: tuple[float, float] | None
     badges: tuple[Badge, ...]
+
+    @property
+    def bars(self) -> tuple[Bar, ...]:
+        return tuple(bar for crowd in self.crowds for bar in crowd.bars)
 
     @property
     def empty(self) -> bool:
@@ -132,8 +147,7 @@ def timeline(recorded: Recorded, slo: SLO | None, began: float, ended: float) ->
         start=start,
         end=end,
         bin_s=bin_s,
-        bars=_bars(recorded.requests, objective, zero),
-        requests_total=len(recorded.requests),
+        crowds=_crowds(recorded.requests, objective, zero),
         dots=_dots(recorded.requests, objective, zero),
         slo_ttft_s=objective.ttft_s,
         tokens=_tokens(recorded.requests, zero, start, bin_s, len(edges)),
@@ -178,12 +192,22 @@ def _edges(start: float, end: float, bin_s: float) -> list[float]:
     return [start + index * bin_s for index in range(max(1, math.ceil((end - start) / bin_s)))]
 
 
-def _bars(requests: Sequence[RequestRecord], slo: SLO, zero: float) -> tuple[Bar, ...]:
+def _crowds(requests: Sequence[RequestRecord], slo: SLO, zero: float) -> tuple[Crowd, ...]:
+    """By traffic class, in the order in which they came."""
+    classes: dict[str, list[RequestRecord]] = {}
+    for record in sorted(requests, key=lambda record: record.due_at):
+        classes.setdefault(record.traffic_class, []).append(record)
+    told_apart = classes if 1 < len(classes) <= CROWDS_AT_MOST else {"": requests}
+    most = BARS_AT_MOST // len(told_apart)
+    return tuple(Crowd(name, _bars(mine, slo, zero, most), len(mine)) for name, mine in told_apart.items() if len(mine))
+
+
+def _bars(requests: Sequence[RequestRecord], slo: SLO, zero: float, at_most: int) -> tuple[Bar, ...]:
     """A bar each, in the first lane that is free: so the height of the pile is how many were under way."""
     free: list[int] = []
     taken: list[tuple[float, int]] = []
     bars = []
-    for record in sorted(_thinned(requests, slo, BARS_AT_MOST), key=lambda record: record.due_at):
+    for record in sorted(_thinned(requests, slo, at_most), key=lambda record: record.due_at):
         while taken and taken[0][0] <= record.due_at:
             heapq.heappush(free, heapq.heappop(taken)[1])
         lane = heapq.heappop(free) if free else len(taken)

@@ -16,15 +16,15 @@ from shakedown.judge.loop import DESIRED
 from shakedown.judge.windows import Phase
 from shakedown.load import Constant, Limits, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
-from shakedown.serving.scaling import Autoscaling
+from shakedown.serving.scaling import Autoscaling, requests_in_flight
 from shakedown.waiting import wait_until
 
 STEADY = Constant(rate=5.0)
 """An L4 with 16 sequences gives 3.5 of these answers a second: two carry it, and one does not."""
 TALK = TrafficClass(prompt_tokens=64, max_tokens=64)
 ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),))
-BY_THE_QUEUE = Autoscaling(threshold=5, maximum=4, scale_up_pods=1, scale_up_period_s=300)
-"""One replica at a time, and the next when the last has helped."""
+IN_FLIGHT_EACH = 12
+"""Of 16 sequences: the load has 22 in flight, which two replicas share."""
 READY_WITHIN_S = 120.0
 DARK_S = 90.0
 """After Kubernetes has noticed, which takes it 20 s; long enough for the next step up and for its replica to boot."""
@@ -35,7 +35,10 @@ DARK_S = 90.0
 @pytest.mark.serving(ENGINE)
 async def test_a_replica_lost_with_its_node_is_made_up_for(vllm, autoscale, open_loop, chaos, scenario):
     """Of two replicas one goes dark with its node: the autoscaler adds one on the other node, and forgets none."""
-    await autoscale(vllm, BY_THE_QUEUE)
+    in_flight = requests_in_flight(vllm)
+    # One replica at a time, and the next when the last has helped.
+    patient = Autoscaling(threshold=IN_FLIGHT_EACH, maximum=4, scale_up_pods=1, scale_up_period_s=300, query=in_flight)
+    await autoscale(vllm, patient)
     talk = Workload((TALK,), seed=scenario.seed)
     async with open_loop(vllm, STEADY, talk, duration_s=900, limits=Limits(silence_s=20)) as load:
         pods = await wait_until(

@@ -16,14 +16,15 @@ from shakedown.judge.records import Outcome
 from shakedown.judge.windows import Phase
 from shakedown.load import Constant, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
-from shakedown.serving.scaling import Autoscaling, HpaView
+from shakedown.serving.scaling import Autoscaling, HpaView, requests_in_flight
 from shakedown.waiting import wait_until
 
 STEADY = Constant(rate=5.0)
 """An L4 with 16 sequences gives 3.5 of these answers a second: two carry it."""
 TALK = TrafficClass(prompt_tokens=64, max_tokens=64)
 ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),), drain_s=30)
-BY_THE_QUEUE = Autoscaling(threshold=5, maximum=2)
+IN_FLIGHT_EACH = 12
+"""Of 16 sequences: the load has 22 in flight, which two replicas share, and no queue once there are two."""
 IN_THE_MANIFEST = 1
 READY_WITHIN_S, ROLLED_OUT_WITHIN_S, WANTED_WITHIN_S = 120.0, 240.0, 60.0
 CUT_OFF = (Outcome.CONNECTION_LOST, Outcome.TRUNCATED, Outcome.FAILED, Outcome.ERROR_CHUNK, Outcome.HUNG)
@@ -61,7 +62,7 @@ async def test_without_a_count_a_rollout_keeps_the_autoscalers_number(vllm, auto
 @asynccontextmanager
 async def on_two_replicas(vllm, autoscale, open_loop, scenario):
     """A load that has made the autoscaler add a replica, and goes on while the block runs."""
-    scaled = await autoscale(vllm, BY_THE_QUEUE)
+    scaled = await autoscale(vllm, Autoscaling(threshold=IN_FLIGHT_EACH, maximum=2, query=requests_in_flight(vllm)))
     async with open_loop(vllm, STEADY, Workload((TALK,), seed=scenario.seed), duration_s=900) as load:
         await wait_until("two Ready replicas", vllm.ready_pods, lambda pods: len(pods) == 2, within_s=READY_WITHIN_S)
         yield scaled

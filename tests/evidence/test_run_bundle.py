@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from shakedown.errors import HarnessError, UsageError
@@ -320,6 +321,21 @@ def test_scenarios_of_one_comparison_are_drawn_in_one_picture(tmp_path: Path) ->
     document = report(run, run.results())
     assert document.count('aria-label="2 scenarios under the same load') == 1
     assert "With and without" in document
+
+
+def test_traffic_classes_are_drawn_and_counted_apart(tmp_path: Path) -> None:
+    run = RunBundle.create(tmp_path / "run")
+    request_burst(run)
+    pod_kill(run)
+    for each in run.scenarios():
+        each.describe(replace(each.description(), compared_in="With and without"))
+        records = [msgspec.json.decode(line) for line in each.requests_file.read_bytes().splitlines()]
+        told_apart = [{**record, "traffic_class": f"class {serial % 2}"} for serial, record in enumerate(records)]
+        each.requests_file.write_bytes(b"".join(msgspec.json.encode(record) + b"\n" for record in told_apart))
+    document = report(run, run.results())
+    # Two classes in two scenarios, each in the comparison and in its own picture.
+    assert document.count("Requests: class 0") == document.count("Requests: class 1") == 4
+    assert document.count("</a>: class 0</td>") == document.count("</a>: class 1</td>") == 2
 
 
 def test_a_scenario_alone_is_no_comparison(tmp_path: Path) -> None:

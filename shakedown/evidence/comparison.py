@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shakedown.evidence.drawing import LEFT, RIGHT, WIDTH, TimeScale, axis_label, line, rect, text
-from shakedown.evidence.picture import GAP, Row, curve_rows, grid, preemption_shades, request_row
+from shakedown.evidence.picture import GAP, Row, curve_rows, grid, preemption_shades, replica_row, request_row
 from shakedown.evidence.timeline import KV_USE, PREEMPTIONS, Timeline
 from shakedown.judge.expectations import Unit, printed
 from shakedown.judge.latency import inter_token_latencies, longest_gap, ttft
@@ -93,7 +93,7 @@ def _picture(compared: Sequence[Compared]) -> str:
 
 
 def _rows(seen: Timeline, scale: TimeScale) -> list[Row]:
-    return [*request_row(seen, scale), *curve_rows(seen, scale)]
+    return [*request_row(seen, scale), *curve_rows(seen, scale), *replica_row(seen, scale)]
 
 
 def _fault(seen: Timeline, scale: TimeScale, top: float, bottom: float) -> list[str]:
@@ -111,11 +111,12 @@ def _request_figures(requests: Sequence[RequestRecord]) -> tuple[str, ...]:
     whole = [record for record in requests if record.outcome is Outcome.COMPLETED]
     waits = [wait for record in whole if (wait := ttft(record)) is not None]
     gaps = [gap for record in whole for gap in inter_token_latencies(record)]
+    left = sum(record.outcome is Outcome.ABANDONED for record in requests)
     silences = [gap for record in whole if (gap := longest_gap(record)) is not None]
     return (
         f"{len(requests):,}",
         f"{len(whole):,}",
-        f"{len(requests) - len(whole):,}",
+        f"{len(requests) - len(whole) - left:,}",
         _seconds(waits, 50),
         _seconds(waits, 99),
         _seconds(gaps, 99),

@@ -89,6 +89,11 @@ def curve_rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
     return rows
 
 
+def replica_row(timeline: Timeline, scale: TimeScale) -> list[Row]:
+    """What the autoscaler wanted and what was Ready, where one was watched."""
+    return [(REPLICAS_HEIGHT, lambda top: _replicas(timeline, scale, top))] if timeline.replicas else []
+
+
 def _rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
     rows = request_row(timeline, scale)
     if timeline.bars:
@@ -96,8 +101,7 @@ def _rows(timeline: Timeline, scale: TimeScale) -> list[Row]:
     if timeline.tokens is not None:
         rows.append((64, lambda top: _tokens(timeline, scale, top)))
     rows += curve_rows(timeline, scale)
-    if timeline.replicas:
-        rows.append((REPLICAS_HEIGHT, lambda top: _replicas(timeline, scale, top)))
+    rows += replica_row(timeline, scale)
     if timeline.preemptions is not None:
         rows.append((_preemptions_height(timeline), lambda top: _preemptions(timeline, scale, top)))
     if timeline.pods:

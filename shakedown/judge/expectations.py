@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -271,6 +271,15 @@ def outcome_count(*outcomes: Outcome, during: Phase = Phase.WHOLE, traffic_class
         name=_worded(f"requests that ended {_either(outcomes)}", during, traffic_class),
         unit=Unit.COUNT,
         parameters={"outcomes": [outcome.value for outcome in outcomes], **_scope(during, traffic_class)},
+    )
+
+
+def lost_requests(*, during: Phase = Phase.WHOLE, traffic_class: str | None = None) -> Quantity:
+    """How many requests their users waited for in vain: neither completed nor given up by the user."""
+    lost = [outcome for outcome in Outcome if outcome not in (Outcome.COMPLETED, Outcome.ABANDONED)]
+    return replace(
+        outcome_count(*lost, during=during, traffic_class=traffic_class),
+        name=_worded("requests lost", during, traffic_class),
     )
 
 

@@ -7,9 +7,8 @@ many replicas there are, and waiting requests do not once there are enough.
 
 import pytest
 
-from shakedown.judge.expectations import changes_of_mind, outcome_count, peak, percentile_ttft
+from shakedown.judge.expectations import changes_of_mind, lost_requests, peak, percentile_ttft
 from shakedown.judge.loop import READY
-from shakedown.judge.records import Outcome
 from shakedown.load import Steps, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
 from shakedown.serving.scaling import Autoscaling, requests_in_flight
@@ -23,7 +22,6 @@ ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "16"),
 IMPATIENT = Autoscaling(threshold=5, maximum=2, scale_down_window_s=0)
 IN_FLIGHT_EACH = 12
 """Of 16 sequences: three quarters."""
-CUT_OFF = (Outcome.CONNECTION_LOST, Outcome.TRUNCATED, Outcome.FAILED, Outcome.ERROR_CHUNK, Outcome.HUNG)
 
 pytestmark = [
     pytest.mark.certify,
@@ -48,7 +46,7 @@ async def test_with_a_window_longer_than_a_wave_the_replicas_stay(vllm, autoscal
     scenario.expect(changes_of_mind(), at_most=0)
     scenario.expect(peak(READY), equals=2)
     scenario.expect(percentile_ttft(50), at_most=3.0)
-    scenario.expect(outcome_count(*CUT_OFF), at_most=0)
+    scenario.expect(lost_requests(), at_most=0)
 
 
 async def in_waves(vllm, autoscale, open_loop, scenario, policy) -> None:

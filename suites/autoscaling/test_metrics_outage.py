@@ -8,9 +8,8 @@ import pytest
 
 from shakedown.chaos import Count, Target
 from shakedown.chaos.faults import Scale
-from shakedown.judge.expectations import link_outage, lowest, outcome_count
+from shakedown.judge.expectations import link_outage, lost_requests, lowest
 from shakedown.judge.loop import DESIRED, READY
-from shakedown.judge.records import Outcome
 from shakedown.judge.windows import Phase
 from shakedown.load import ClosedLoop, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
@@ -26,7 +25,6 @@ SCALED_WITHIN_S = 120.0
 CLOSED_AGAIN_WITHIN_S = 60.0
 AWAY_S = 15.0
 """Three rounds of the HPA, and three of KEDA's polling at the time scale of a run."""
-LOST = (Outcome.FAILED, Outcome.CONNECTION_LOST, Outcome.REFUSED, Outcome.HUNG, Outcome.TRUNCATED)
 
 PARTS = {
     "Prometheus": Target(namespace="llm-monitoring", selector="app=prometheus", how_many=Count(1)),
@@ -56,4 +54,4 @@ async def test_a_blind_autoscaler_keeps_its_replicas_and_sees_again(vllm, autosc
     scenario.expect(link_outage("the metrics API"), at_least=AWAY_S)
     scenario.expect(lowest(DESIRED, during=Phase.DURING), at_least=2)
     scenario.expect(lowest(READY, during=Phase.DURING), at_least=2)
-    scenario.expect(outcome_count(*LOST), at_most=0)
+    scenario.expect(lost_requests(), at_most=0)

@@ -8,8 +8,7 @@ import pytest
 
 from shakedown.chaos import Count, Target
 from shakedown.chaos.faults import Drain
-from shakedown.judge.expectations import fact, outcome_count, percentile_ttft
-from shakedown.judge.records import Outcome
+from shakedown.judge.expectations import fact, lost_requests, percentile_ttft
 from shakedown.load import Poisson, TrafficClass, Workload
 from shakedown.serving.configuration import Serving
 from shakedown.serving.occupied import occupied_gpus
@@ -55,10 +54,7 @@ async def test_a_batch_replica_gives_its_gpu_to_people(vllm, deployed, gpus, clu
     scenario.expect(fact("batch replicas that gave way"), equals=1)
     scenario.expect(fact("batch replicas that go on"), equals=1)
     scenario.expect(percentile_ttft(95), at_most=FIRST_WORD_WITHIN_S)
-    scenario.expect(outcome_count(*LOST), at_most=0)
-
-
-LOST = tuple(outcome for outcome in Outcome if outcome not in (Outcome.COMPLETED, Outcome.ABANDONED))
+    scenario.expect(lost_requests(), at_most=0)
 
 
 async def ready(engine, count: int) -> None:

@@ -25,6 +25,7 @@ from shakedown.judge import (
     increase,
     judge,
     lost_in_flight,
+    lost_requests,
     mark_count,
     outcome_count,
     outcome_share,
@@ -105,6 +106,12 @@ def test_slow_requests_that_were_dropped_do_not_make_the_percentile_better() -> 
     assert evaluate(expectation(percentile_ttft(99), at_most=0.5), dropped).measured == "never"
     served = expectation(percentile_ttft(99, completed_only=True), at_most=0.5)
     assert evaluate(served, dropped).verdict is Verdict.HELD
+
+
+def test_lost_is_who_waited_in_vain_and_not_who_left() -> None:
+    ended = [request(index, 1000 + index, tokens=2, outcome=outcome) for index, outcome in enumerate(Outcome)]
+    finding = evaluate(expectation(lost_requests(), equals=len(Outcome) - 2), Recorded(requests=tuple(ended)))
+    assert (finding.verdict, finding.name) == (Verdict.HELD, "requests lost")
 
 
 def test_a_request_that_we_abandoned_does_not_count_as_slow() -> None:

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import msgspec
 
-from shakedown.chaos.plan import Plan
-from shakedown.chaos.podfaults import pod_plan, pods_gone_and_replaced
+from shakedown.chaos.plan import Plan, landing
+from shakedown.chaos.podfaults import pod_plan
 from shakedown.chaos.target import Percent, Target
 from shakedown.cluster.api import Cluster
 from shakedown.errors import UsageError
@@ -45,7 +45,17 @@ class RolloutRestart(msgspec.Struct, frozen=True, kw_only=True, tag="rollout-res
         return f"restarted the rollout of {', '.join(names)}"
 
     async def landed(self, cluster: Cluster, plan: Plan) -> str:
-        return await pods_gone_and_replaced(cluster, self.target, plan.victims, within_s=self.within_s)
+        """Proof by uid: each pod is gone, and as many others, of another ReplicaSet, are Ready."""
+        before = {victim.uid for victim in plan.victims}
+        pods = await landing(
+            f"the replacement of {', '.join(victim.name for victim in plan.victims)}",
+            lambda: cluster.pods(self.target.namespace, self.target.selector),
+            lambda pods: (
+                before.isdisjoint(pod.uid for pod in pods) and sum(pod.ready for pod in pods) >= len(plan.victims)
+            ),
+            self.within_s,
+        )
+        return f"{', '.join(sorted(pod.name for pod in pods))} in place of {len(before)} pods before"
 
     async def gone(self, cluster: Cluster, plan: Plan) -> str:
         return "a rollout is over when its pods are replaced"

@@ -76,6 +76,7 @@ async def grown(vllm, autoscale, open_loop, scenario, *, times: float) -> None:
 def as_advised(vllm, advice: Recommendation) -> Autoscaling:
     """The advice is in the seconds of the run, and an Autoscaling in those of time scale 1."""
     behavior = advice.autoscaler.hpa.behavior
+    assert behavior is not None
     up = behavior.up.policies[0]
     return Autoscaling(
         threshold=advice.target.threshold,

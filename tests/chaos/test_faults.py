@@ -19,12 +19,14 @@ from shakedown.chaos.faults import (
     Percent,
     PodEvict,
     PodKill,
+    RolloutRestart,
     Scale,
     Taint,
     Target,
     build,
 )
 from shakedown.chaos.podfaults import containers_restarted
+from shakedown.chaos.rollout import RESTARTED_AT
 from shakedown.chaos.undo import Uncordon, edit_taints, play_all
 from shakedown.cluster.api import Cluster
 from shakedown.errors import FaultDidNotLand, UsageError
@@ -134,6 +136,33 @@ async def test_a_drain_that_loses_data_must_be_asked_for(fake: FakeKubernetes, c
         await Drain(target=ONE, duration_s=1).preview(cluster, RUN)
     plan = await Drain(target=ONE, duration_s=1, delete_emptydir_data=True).preview(cluster, RUN)
     assert "cache" in {victim.name for victim in plan.victims}
+
+
+async def test_a_rollout_has_landed_when_every_pod_is_another(fake: FakeKubernetes, cluster: Cluster) -> None:
+    everybody = Target(namespace="serving", selector="app=engine", how_many=Percent(100))
+    fake.add(
+        "deployments",
+        {
+            "metadata": {"name": "engine", "namespace": "serving", "labels": {"app": "engine"}},
+            "spec": {"replicas": 2, "template": {}},
+        },
+    )
+    fault = RolloutRestart(target=everybody, within_s=0.0)
+    plan = await fault.preview(cluster, RUN)
+    await fault.act(cluster, plan)
+    template = fake.get("deployments", "engine")["spec"]["template"]
+    assert RESTARTED_AT in template["metadata"]["annotations"]
+    with pytest.raises(FaultDidNotLand, match="replacement of engine-a, engine-b"):
+        await fault.landed(cluster, plan)
+    for old, new in (("engine-a", "engine-c"), ("engine-b", "engine-d")):
+        del fake.objects["pods", "serving", old]
+        fake.add_pod(new, "node-1")
+    assert await fault.landed(cluster, plan) == "engine-c, engine-d in place of 2 pods before"
+
+
+def test_a_rollout_of_some_pods_is_refused() -> None:
+    with pytest.raises(UsageError, match="say --percent 100"):
+        RolloutRestart(target=ONE)
 
 
 async def test_a_taint_leaves_other_taints_and_survives_a_conflict(fake: FakeKubernetes, cluster: Cluster) -> None:

@@ -127,7 +127,7 @@ async def test_users_leave_after_their_tokens() -> None:
 
 async def asked(prompt_set: str | None) -> list[bytes]:
     bodies: list[bytes] = []
-    async with serving(saying(SOUND), bodies) as url:
+    async with serving(saying(whole(*SOUND)), bodies) as url:
         workload = Workload(model="m", prompt_set=prompt_set)
         load = OpenLoop(url, arrivals=Burst(3), workload=workload, duration_s=1, prompts=PromptMaker(), workers=0)
         async with load:

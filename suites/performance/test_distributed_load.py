@@ -18,8 +18,7 @@ USERS, THINK_S, LASTS_S = 40, 2.0, 40.0
 TALK = TrafficClass(prompt_tokens=64, max_tokens=64)
 ENGINE = Serving(replicas=1, device="L4", engine_args=(("--max-num-seqs", "64"),))
 RATE_WITHIN, TPOT_WITHIN = 0.1, 0.1
-"""Over 200 requests each: the standard error of the rate is 7 % at most, and that of the median time per token far below.
-"""
+"""Some 200 requests each: the standard error of the rate is 7 %, and that of the median time per token far below."""
 
 
 @pytest.mark.certify

@@ -57,7 +57,7 @@ async def test_a_load_from_two_nodes_gives_the_numbers_of_one_process(vllm, open
     scenario.expect(outcome_share(Outcome.COMPLETED), at_least=1.0)
 
 
-def rate(records) -> float:
+def rate(records):
     """From the first question to the last answer: users in step end a round more or less when a load is cut by time."""
     return len(records) / (max(each.finished_at for each in records) - min(each.due_at for each in records))
 

@@ -4,12 +4,14 @@ What is not the same is where the clients are. If the numbers differ beyond the 
 measures itself.
 """
 
+from collections.abc import Sequence
+
 import pytest
 
 from shakedown.judge.expectations import fact, outcome_share
 from shakedown.judge.latency import tpot, ttft
 from shakedown.judge.percentiles import percentile
-from shakedown.judge.records import Outcome
+from shakedown.judge.records import Outcome, RequestRecord
 from shakedown.load import ClosedLoop, TrafficClass, Workload
 from shakedown.load.distributed import DistributedLoad, run_distributed
 from shakedown.serving.configuration import Serving
@@ -57,7 +59,7 @@ async def test_a_load_from_two_nodes_gives_the_numbers_of_one_process(vllm, open
     scenario.expect(outcome_share(Outcome.COMPLETED), at_least=1.0)
 
 
-def rate(records):
+def rate(records: Sequence[RequestRecord]) -> float:
     """From the first question to the last answer: users in step end a round more or less when a load is cut by time."""
     return len(records) / (max(each.finished_at for each in records) - min(each.due_at for each in records))
 

@@ -53,8 +53,10 @@ def code(*args: str) -> int:
     return end.value.code
 
 
-def test_our_own_manifests_have_no_error() -> None:
-    assert code(str(MANIFESTS)) == 0
+@pytest.mark.parametrize("way", ["scaledobject.yaml", "adapter"])
+def test_our_own_manifests_have_no_error_whichever_way_they_scale(way: str) -> None:
+    others = [str(folder) for folder in MANIFESTS.iterdir() if folder.is_dir() and folder.name != "autoscaling"]
+    assert code(*others, str(MANIFESTS / "autoscaling" / way)) == 0
 
 
 def test_errors_exit_1_and_are_told_with_their_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,7 +156,12 @@ def load(
     sequence = [_options(url, asked, *plan) for plan in plans]
     if sweep and asked["records"] is not None:
         sequence = [_with_own_records(options, step) for step, options in enumerate(sequence, start=1)]
-    report, results = asyncio.run(_run_all(sequence, folder))
+    report = LoadReport(folder, sequence[0].url)
+    try:
+        results = asyncio.run(_run_all(sequence, report))
+    except BaseException:
+        report.published(None)
+        raise
     verdict = Verdict.worst(result.verdict for result in results[:1]) if sweep else results[0].verdict
     page = report.published(verdict.exit_code)
     if as_json:
@@ -251,11 +256,10 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
     return headers
 
 
-async def _run_all(sequence: list[LoadOptions], folder: Path | None) -> tuple[LoadReport, list[LoadResult]]:
+async def _run_all(sequence: list[LoadOptions], report: LoadReport) -> list[LoadResult]:
     """Each load in turn; a sweep ends at the first load that was not sustained."""
-    model = await _served_model(sequence[0])
-    report = LoadReport(folder, sequence[0].url, model)
-    results = []
+    report.begin(await _served_model(sequence[0]))
+    results: list[LoadResult] = []
     for step, options in enumerate(sequence, start=1):
         records = report.records(step) or options.records
         async with report.watched(step, options.offered, options.slo, options.goodput) as chapter:
@@ -263,7 +267,7 @@ async def _run_all(sequence: list[LoadOptions], folder: Path | None) -> tuple[Lo
             chapter.ended(results[-1].health)
         if not _sustained(results[-1]):
             break
-    return report, results
+    return results
 
 
 async def _served_model(options: LoadOptions) -> str:

@@ -1,5 +1,7 @@
 """What `shakedown load` leaves behind with --report: the folder and the page of a run, with a chapter for each load."""
 
+import contextlib
+import itertools
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -26,23 +28,26 @@ LOOK_LIMIT_S = 3.0
 class LoadReport:
     """One run in a folder of its own below the given one; without a folder it does nothing."""
 
-    def __init__(self, folder: Path | None, url: str, model: str) -> None:
-        self._bundle = None
-        self._url = url
-        if folder is not None:
-            started = time.time()
-            run_id = time.strftime("%Y%m%d-%H%M%S", time.localtime(started))
-            self._bundle = RunBundle.create(folder / run_id)
-            self._bundle.write_facts(
-                RunFacts(
-                    run_id=run_id,
-                    started_at=started,
-                    command=tuple(sys.argv),
-                    profile=FAMILY,
-                    engine=url,
-                    system_under_test=f"{model} at {url}",
-                )
+    def __init__(self, folder: Path | None, url: str) -> None:
+        self._folder, self._url = folder, url
+        self._bundle: RunBundle | None = None
+
+    def begin(self, model: str) -> None:
+        """Make the folder, once it is known that there is somebody to ask."""
+        if self._folder is None:
+            return
+        started = time.time()
+        self._bundle = RunBundle(_own_folder(self._folder, started))
+        self._bundle.write_facts(
+            RunFacts(
+                run_id=self._bundle.root.name,
+                started_at=started,
+                command=tuple(sys.argv),
+                profile=FAMILY,
+                engine=self._url,
+                system_under_test=f"{model} at {self._url}",
             )
+        )
 
     def records(self, step: int) -> Path | None:
         """Where the records of a load belong; None without a report."""
@@ -72,13 +77,16 @@ class LoadReport:
                         yield chapter
                 else:
                     yield chapter
+            except BaseException as error:
+                chapter.doubts = (f"the load was interrupted ({str(error) or type(error).__name__})",)
+                raise
             finally:
                 bundle.mark(time.time(), MarkKind.LOAD_ENDED, "every request has ended")
                 bundle.describe(replace(described, ended_at=time.time(), unknown_reasons=chapter.doubts))
                 bundle.conclude()
 
-    def published(self, exit_code: int) -> Path | None:
-        """Write the page; its path."""
+    def published(self, exit_code: int | None) -> Path | None:
+        """Write the page, also of a run that did not come to its end (None); its path."""
         if self._bundle is None:
             return None
         self._bundle.write_facts(replace(self._bundle.facts(), ended_at=time.time(), exit_code=exit_code))
@@ -121,6 +129,17 @@ async def has_metrics(url: str) -> bool:
     except httpx.HTTPError:
         return False
     return answer.status_code == httpx.codes.OK and any(name.startswith("vllm:") for name in parse_metrics(answer.text))
+
+
+def _own_folder(folder: Path, at: float) -> Path:
+    """A new one, named by the time; a second run in the same second gets a number."""
+    name = time.strftime("%Y%m%d-%H%M%S", time.localtime(at))
+    for number in itertools.count(1):
+        own = folder / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            own.mkdir()
+            return own
+    raise AssertionError("unreachable")
 
 
 def writable(folder: Path) -> Path:

@@ -18,7 +18,7 @@ from shakedown.serving.configuration import Serving
 BATCH_JOB = 400
 PEOPLE_PER_S = 0.8
 """A question takes an L4 half a second: sooner, and people would wait for each other."""
-ALONE_S, TOGETHER_S = 16.0, 24.0
+ALONE_S, TOGETHER_S = 12.0, 22.0
 NOTICED = 1.5
 """Times the wait of an idle engine. Priority frees no slot: a person waits for one (two of 64 come free each step)."""
 

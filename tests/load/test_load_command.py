@@ -1,6 +1,7 @@
 """`shakedown load` as people use it: against a server in another process, with bad input, and with its report."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ from click.testing import CliRunner, Result
 
 from shakedown.cli.load import load
 from shakedown.cli.load_arrivals import load_plans
+from shakedown.cli.load_report import LoadReport
 from shakedown.errors import UsageError
 from shakedown.evidence.bundle import RunBundle
 from shakedown.judge.verdict import Verdict
 from shakedown.load import Burst, ClosedLoop, Constant, Gamma, Poisson, Ramp, Sinusoid, Steps
 
 SERVER = Path(__file__).with_name("streaming_server.py")
+SHAKEDOWN = "import sys; from shakedown.cli.main import main; main(sys.argv[1:])"
 NOTHING = dict.fromkeys(("rate", "constant", "users", "burst", "ramp", "steps", "wave", "trace", "burstiness"))
 ASKED = {**NOTHING, "duration": 10.0, "seed": 3, "think_time": 0.5}
 
@@ -90,6 +93,34 @@ def test_each_load_of_a_sweep_has_its_chapter_and_the_first_missed_one_is_the_la
     (result,) = RunBundle.open(folder).results()
     assert (result.verdict, result.title) == (Verdict.DEVIATED, "20 req/s")
     assert json.loads((folder / "run.json").read_text())["exit_code"] == Verdict.DEVIATED.exit_code
+
+
+def test_two_reports_of_one_second_have_folders_of_their_own(url: str, tmp_path: Path) -> None:
+    reports = [LoadReport(tmp_path, url) for _ in range(3)]
+    for report in reports:
+        report.begin("m")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_an_interrupted_load_leaves_its_records_and_a_report_that_says_so(url: str, tmp_path: Path) -> None:
+    words = ("load", url, "--rate", "20", "--duration", "60", "--no-ignore-eos", "--report", str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", SHAKEDOWN, *words], stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert "sent" in running.stderr.readline()
+        running.send_signal(signal.SIGINT)
+        told = running.stderr.read()
+    assert running.returncode == 130, told
+    (folder,) = tmp_path.iterdir()
+    (result,) = RunBundle.open(folder).results()
+    assert result.verdict is Verdict.UNKNOWN
+    assert "interrupted" in result.reason
+    assert (folder / "report.html").stat().st_size > 0
+    assert len((folder / "load-01" / "requests.jsonl").read_text().splitlines()) > 0
+
+
+def test_without_a_server_no_folder_is_made(tmp_path: Path) -> None:
+    assert "http://127.0.0.1:9" in str(run("http://127.0.0.1:9", "--report", str(tmp_path)).exception)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_report_beside_records_is_refused_and_so_is_a_folder_that_cannot_be(url: str, tmp_path: Path) -> None:

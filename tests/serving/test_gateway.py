@@ -82,6 +82,7 @@ def test_a_change_that_finds_nothing_to_change_is_an_error() -> None:
     [
         "proxy_buffering off;",
         "proxy_next_upstream off;",
+        "proxy_connect_timeout 2s;",
         "proxy_read_timeout 900s;",
         "proxy_send_timeout 900s;",
         "proxy_http_version 1.1;",

@@ -120,8 +120,8 @@ MATRIX = {
 
 
 def marks_of(case: Case) -> list[pytest.MarkDecorator]:
-    """Each is thirty seconds of two engines; one of each kind of words is enough for a night."""
-    often = case.kind in ("does-not-fit", "oom-at-warm-up", "node-oom-kill")
+    """Each is thirty seconds of two engines; one that says why and one that cannot are enough for a night."""
+    often = case.kind in ("does-not-fit", "node-oom-kill")
     return [pytest.mark.serving(case.serving), *(() if often else (pytest.mark.certify,))]
 
 

@@ -116,9 +116,9 @@ class Chapter:
 
 
 def bargains(slo: SLO, share: float) -> list[Expectation]:
-    """Something must have completed, else nothing was found out; and the SLO, if one was given."""
+    """The SLO, if one was given; and something must have completed, else nothing was found out."""
     something = expectation(outcome_count(Outcome.COMPLETED), at_least=1, guard=True)
-    return [something, *([expectation(goodput(slo), at_least=share)] if slo != SLO() else [])]
+    return [*([expectation(goodput(slo), at_least=share)] if slo != SLO() else []), something]
 
 
 async def has_metrics(url: str) -> bool:

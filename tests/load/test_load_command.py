@@ -79,7 +79,7 @@ def test_a_report_holds_the_load_its_bargain_and_its_verdict(url: str, tmp_path:
     assert f"report: {folder / 'report.html'}" in ran.output
     (result,) = RunBundle.open(folder).results()
     assert (result.verdict, result.title) == (Verdict.HELD, "burst of 5")
-    assert [finding.measured for finding in result.findings] == ["5", "100 %"]
+    assert [finding.measured for finding in result.findings] == ["100 %", "5"]
     assert len((folder / "load-01" / "requests.jsonl").read_text().splitlines()) == 5
     page = (folder / "report.html").read_text()
     assert "burst of 5" in page

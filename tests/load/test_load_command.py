@@ -19,7 +19,12 @@ from shakedown.judge.verdict import Verdict
 from shakedown.load import Burst, ClosedLoop, Constant, Gamma, Poisson, Ramp, Sinusoid, Steps
 
 SERVER = Path(__file__).with_name("streaming_server.py")
-SHAKEDOWN = "import sys; from shakedown.cli.main import main; main(sys.argv[1:])"
+SHAKEDOWN = """
+import signal, sys
+from shakedown.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores Ctrl-C, and so would we
+main(sys.argv[1:])
+"""
 NOTHING = dict.fromkeys(("rate", "constant", "users", "burst", "ramp", "steps", "wave", "trace", "burstiness"))
 ASKED = {**NOTHING, "duration": 10.0, "seed": 3, "think_time": 0.5}
 

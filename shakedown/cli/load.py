@@ -37,6 +37,7 @@ from shakedown.load import (
 )
 from shakedown.load.client import base_url
 from shakedown.load.distributed import DistributedLoad, web_ui
+from shakedown.load.sharegpt import Exchange, answer_lengths, read_sharegpt
 from shakedown.process import attached
 
 PLAIN_LINE_EVERY_S = 5.0
@@ -62,6 +63,8 @@ class LoadOptions:
     workers: int
     headers: dict[str, str]
     keep_alive: bool
+    exchanges: tuple[Exchange, ...] = ()
+    """Real questions, and the answers whose lengths are asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,7 @@ class LoadResult:
     summary: LoadSummary
     health: LoadHealth
     exact_prompts: bool
+    made_prompts: bool
     verdict: Verdict
     reason: str
 
@@ -81,7 +85,7 @@ class LoadResult:
 @click.option("--rate", type=float, help="Open loop: requests per second, Poisson.  [default: 1]")
 @click.option("--burstiness", type=float, help="With --rate: gamma shape; 1 is Poisson, less is burstier.")
 @click.option("--users", type=int, help="Closed loop: users who each wait for their answer.")
-@click.option("--think-time", type=float, default=0.0, help="With --users: seconds between answer and next request.")
+@click.option("--think-time", type=float, default=0.0, help="Seconds from an answer to the next question.")
 @click.option("--constant", type=float, metavar="RATE", help="Open loop: requests per second at equal distances.")
 @click.option("--burst", type=int, help="This many requests at the same instant.")
 @click.option("--ramp", metavar="FROM,TO", help="Requests per second that climb or fall over the duration.")
@@ -99,6 +103,12 @@ class LoadResult:
 @click.option("--duration", type=float, default=30.0, show_default=True, help="Seconds of sending.")
 @click.option("--prompt-tokens", type=int, default=128, show_default=True)
 @click.option("--max-tokens", type=int, default=128, show_default=True)
+@click.option("--turns", type=int, default=1, show_default=True, help="Questions of a session.")
+@click.option(
+    "--sharegpt",
+    type=click.Path(path_type=Path),
+    help="Real questions, with the lengths of their answers.",
+)
 @click.option(
     "--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="vLLM: answers of exactly --max-tokens."
 )
@@ -185,7 +195,12 @@ def _options(url: str, asked: dict[str, Any], arrivals: Arrivals | ClosedLoop, o
         max_tokens=_positive(asked, "max_tokens"),
         ignore_eos=asked["ignore_eos"],
         priority=asked["priority"],
+        turns=_positive(asked, "turns"),
+        think_time_s=asked["think_time"],
     )
+    exchanges = _exchanges(asked)
+    if exchanges:
+        traffic = replace(traffic, prompts=tuple(each.question for each in exchanges))
     return LoadOptions(
         url=base_url(url),
         arrivals=arrivals,
@@ -199,12 +214,21 @@ def _options(url: str, asked: dict[str, Any], arrivals: Arrivals | ClosedLoop, o
         workers=asked["workers"],
         headers=_headers(asked["header"]),
         keep_alive=asked["keep_alive"],
+        exchanges=exchanges,
     )
+
+
+def _exchanges(asked: dict[str, Any]) -> tuple[Exchange, ...]:
+    if asked["sharegpt"] is None:
+        return ()
+    if asked["turns"] > 1:
+        raise UsageError("--sharegpt takes the first question of each conversation; leave --turns out")
+    return read_sharegpt(asked["sharegpt"])
 
 
 NOT_IN_THE_UI = (
     *(kind for kind in KINDS if kind != "users"),
-    *("burstiness", "sweep", "model", "header", "report", "slo_ttft", "slo_tpot", "slo_e2e"),
+    *("burstiness", "sweep", "model", "header", "turns", "sharegpt", "report", "slo_ttft", "slo_tpot", "slo_e2e"),
 )
 
 
@@ -258,7 +282,9 @@ def _headers(given: Sequence[str]) -> dict[str, str]:
 
 async def _run_all(sequence: list[LoadOptions], report: LoadReport) -> list[LoadResult]:
     """Each load in turn; a sweep ends at the first load that was not sustained."""
-    report.begin(await _served_model(sequence[0]))
+    model = await _served_model(sequence[0])
+    report.begin(model)
+    sequence = await _with_answer_lengths(sequence, model)
     results: list[LoadResult] = []
     for step, options in enumerate(sequence, start=1):
         records = report.records(step) or options.records
@@ -268,6 +294,19 @@ async def _run_all(sequence: list[LoadOptions], report: LoadReport) -> list[Load
         if not _sustained(results[-1]):
             break
     return results
+
+
+async def _with_answer_lengths(sequence: list[LoadOptions], model: str) -> list[LoadOptions]:
+    """Real questions get answers as long as theirs were."""
+    exchanges, first = sequence[0].exchanges, sequence[0]
+    if not exchanges:
+        return sequence
+    async with httpx.AsyncClient(headers=first.headers, timeout=CHECK_TIMEOUT_S, trust_env=False) as control:
+        lengths, exact = await answer_lengths(control, first.url, model, exchanges)
+    if not exact:
+        click.echo("lengths of answers are guessed from their bytes: the server has no /tokenize", err=True)
+    classes = (replace(first.workload.classes[0], answer_tokens=lengths),)
+    return [replace(options, workload=replace(options.workload, classes=classes)) for options in sequence]
 
 
 async def _served_model(options: LoadOptions) -> str:
@@ -300,6 +339,7 @@ async def _run_one(options: LoadOptions) -> LoadResult:
         summary=summary,
         health=health,
         exact_prompts=running.prompts.exact,
+        made_prompts=not options.exchanges,
         verdict=verdict,
         reason=reason,
     )
@@ -361,7 +401,7 @@ def _show(results: list[LoadResult]) -> None:
     for result in results:
         console.print(_table(result))
         lines = [f"{count} x {error}" for error, count in result.summary.errors.items()]
-        if not result.exact_prompts:
+        if not result.exact_prompts and result.made_prompts:
             lines.append("prompt lengths are approximate: the server has no /tokenize")
         console.print("\n".join([*lines, f"[{STYLE[result.verdict]}]{result.verdict}[/]: {result.reason}"]))
     if len(results) > 1:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from shakedown.errors import UsageError
 from shakedown.judge.records import Outcome, RequestRecord
+from shakedown.load.session import Session
 from shakedown.load.stream import Answer
 from shakedown.load.workload import TrafficClass
 
@@ -87,6 +88,8 @@ class OutgoingRequest:
     due: float
     """Monotonic seconds."""
     may_abandon: bool = True
+    session: Session | None = None
+    """The conversation that it belongs to; it is told the answer."""
 
 
 class _Connection(asyncio.Protocol):
@@ -120,7 +123,7 @@ class _Connection(asyncio.Protocol):
     ) -> None:
         traffic_class = request.traffic_class
         self.request, self.head, self.sent, self.on_end = request, head, sent, on_end
-        self.answer = Answer(keep_text=traffic_class.keep_text)
+        self.answer = Answer(keep_text=traffic_class.keep_text or request.session is not None)
         self.recorded = False
         self.abandon_after_s = traffic_class.abandon_after_s if request.may_abandon else None
         self.abandon_after_tokens = traffic_class.abandon_after_tokens if request.may_abandon else None
@@ -303,10 +306,12 @@ class StreamingClient:
             completion_tokens=answer.completion_tokens,
             served_by=served_by,
             error=answer.error,
-            text=answer.text,
+            text=answer.text if request.traffic_class.keep_text else None,
             reads=answer.reads,
             events=answer.events,
         )
+        if request.session is not None:
+            request.session.answer = answer.text
         self._ended_tokens += len(answer.token_times)
         self._on_record(record)
         if connection.on_end is not None:

@@ -12,7 +12,8 @@ from shakedown.load.arrivals import Arrivals, ClosedLoop, Trace
 from shakedown.load.client import POD_HEADERS, Limits, OutgoingRequest, StreamingClient, Target, monotonic
 from shakedown.load.health import raise_file_limit
 from shakedown.load.prompts import PromptMaker
-from shakedown.load.workload import RequestPlan, Workload, request_body
+from shakedown.load.session import Session
+from shakedown.load.workload import RequestPlan, Workload, question, request_body
 
 READY_REQUESTS = 4096
 READY_BYTES = 32 * 1024 * 1024
@@ -59,9 +60,20 @@ class LoadPlan:
         )
 
     def outgoing(self, due: float, plan: RequestPlan) -> OutgoingRequest:
-        """The request itself."""
-        body = request_body(plan, self.model, self.prompts)
-        return OutgoingRequest(f"{self.run}-{plan.serial}", plan.traffic_class, body, due, plan.may_abandon)
+        """The request itself, the first of its session where it begins one."""
+        asked = question(plan, self.prompts)
+        session = Session(plan, said=[asked]) if plan.turns > 1 else None
+        body = request_body(plan, self.model, [asked])
+        return OutgoingRequest(f"{self.run}-{plan.serial}", plan.traffic_class, body, due, plan.may_abandon, session)
+
+    def follow_up(self, due: float, session: Session) -> OutgoingRequest:
+        """The next question of a session whose last one was answered."""
+        session.answered()
+        plan = session.plan
+        session.said.append(question(plan, self.prompts, session.turn))
+        body = request_body(plan, self.model, session.said)
+        id_ = f"{self.run}-{plan.serial}.{session.turn}"
+        return OutgoingRequest(id_, plan.traffic_class, body, due, plan.may_abandon, session)
 
 
 def _due_plans(arrivals: Arrivals, workload: Workload, duration_s: float) -> Iterator[tuple[float, RequestPlan]]:
@@ -82,6 +94,8 @@ class Sender:
         self._client = client
         self._ready: deque[tuple[float, OutgoingRequest]] = deque()
         self._ready_bytes = 0
+        self._thinking: set[asyncio.Task[None]] = set()
+        """Users between an answer and their session's next question."""
         self._coming = iter(()) if isinstance(plan.arrivals, ClosedLoop) else plan.due_plans()
 
     def prepare(self) -> None:
@@ -99,11 +113,18 @@ class Sender:
     async def run(self, started: float) -> None:
         """Send everything from monotonic time `started` on, and wait until all requests have ended."""
         self._started = started
-        if isinstance(self._plan.arrivals, ClosedLoop):
-            await self._closed_loop(self._plan.arrivals, started)
-        else:
-            await self._open_loop(started)
-        await self._client.all_ended()
+        try:
+            if isinstance(self._plan.arrivals, ClosedLoop):
+                await self._closed_loop(self._plan.arrivals, started)
+            else:
+                await self._open_loop(started)
+            await self._client.all_ended()
+            while self._thinking:
+                await asyncio.wait(self._thinking)
+                await self._client.all_ended()
+        finally:
+            for user in self._thinking:
+                user.cancel()
 
     async def _open_loop(self, started: float) -> None:
         sent_this_turn = 0
@@ -118,9 +139,32 @@ class Sender:
                 elif sent_this_turn >= SENDS_PER_TURN:
                     await asyncio.sleep(0)
                     sent_this_turn = 0
-                self._client.send(request)
-                self.sent_count += 1
+                self._send(request)
                 sent_this_turn += 1
+
+    def _send(self, request: OutgoingRequest, then: Callable[[RequestRecord], None] | None = None) -> None:
+        """`then` is called when the session is over: with the first question's record where it has no other."""
+        session = request.session
+        self.sent_count += 1
+        if session is None:
+            self._client.send(request, then)
+            return
+
+        def ended(record: RequestRecord) -> None:
+            if session.goes_on_after(record.outcome) and monotonic() < self._started + self._plan.duration_s:
+                user = asyncio.ensure_future(self._go_on(session, then))
+                self._thinking.add(user)
+                user.add_done_callback(self._thinking.discard)
+            elif then is not None:
+                then(record)
+
+        self._client.send(request, ended)
+
+    async def _go_on(self, session: Session, then: Callable[[RequestRecord], None] | None) -> None:
+        """Think, then ask the next question, unless the load has ended meanwhile."""
+        await asyncio.sleep(session.plan.traffic_class.think_time_s)
+        if (now := monotonic()) < self._started + self._plan.duration_s:
+            self._send(self._plan.follow_up(now, session), then)
 
     async def _pass_time(self, alarm: Alarm, until: float, ahead_s: float) -> None:
         """Make requests ahead while there is time, then sleep."""
@@ -155,8 +199,7 @@ class Sender:
 
         def ask() -> None:
             if (now := monotonic()) < ends:
-                self.sent_count += 1
-                self._client.send(self._plan.outgoing(now, next(plans)), think)
+                self._send(self._plan.outgoing(now, next(plans)), think)
 
         def think(_: RequestRecord) -> None:
             loop.call_later(arrivals.think_time_s, ask)

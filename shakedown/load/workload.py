@@ -1,8 +1,8 @@
 """What is asked: traffic classes mixed by weight, and the request bodies they make."""
 
 import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,6 +10,8 @@ import msgspec
 from shakedown.errors import UsageError
 from shakedown.load.prompts import PromptMaker
 
+Message = dict[str, str]
+"""A role and what it says, as the OpenAI API has it."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -74,6 +76,12 @@ class TrafficClass:
     """A vLLM extension: the answer is exactly max_tokens long. Other servers may reject it."""
     prompts: tuple[str, ...] = ()
     """Given texts instead of made ones, used in turn."""
+    answer_tokens: tuple[int, ...] = ()
+    """How long the answer to each of these is, instead of `max_tokens`."""
+    turns: Length = 1
+    """Questions of one session. Each carries the talk so far, with the engine's own answers; the next is due
+    `think_time_s` after the answer before it. A session ends with a question that was not answered."""
+    think_time_s: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More fields of the request body."""
 
@@ -107,8 +115,9 @@ class Workload:
                 serial,
                 traffic_class,
                 _drawn(traffic_class.prompt_tokens, dice),
-                _drawn(traffic_class.max_tokens, dice),
+                _answer_tokens(traffic_class, serial, dice),
                 dice.random() < traffic_class.abandon_share,
+                _drawn(traffic_class.turns, dice),
             )
             serial += 1
 
@@ -121,14 +130,21 @@ class RequestPlan(NamedTuple):
     prompt_tokens: int
     max_tokens: int
     may_abandon: bool = True
+    turns: int = 1
 
 
-def request_body(plan: RequestPlan, model: str, prompts: PromptMaker) -> bytes:
+def question(plan: RequestPlan, prompts: PromptMaker, turn: int = 1) -> Message:
+    """What a user says; the questions of a session are all different."""
+    maker = prompts if turn == 1 else replace(prompts, prompt_set=f"{prompts.prompt_set} turn {turn}")
+    return {"role": "user", "content": _prompt(plan, maker, turn)}
+
+
+def request_body(plan: RequestPlan, model: str, messages: Sequence[Message]) -> bytes:
     """The JSON of an OpenAI chat completion request that streams."""
     traffic_class = plan.traffic_class
     body: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": "user", "content": _prompt(plan, prompts)}],
+        "messages": messages,
         "max_tokens": plan.max_tokens,
         "temperature": 0,
         "stream": True,
@@ -141,10 +157,16 @@ def request_body(plan: RequestPlan, model: str, prompts: PromptMaker) -> bytes:
     return _encode({**body, **traffic_class.extra})
 
 
-def _prompt(plan: RequestPlan, prompts: PromptMaker) -> str:
+def _answer_tokens(traffic_class: TrafficClass, serial: int, dice: random.Random) -> int:
+    if traffic_class.answer_tokens:
+        return traffic_class.answer_tokens[serial % len(traffic_class.answer_tokens)]
+    return _drawn(traffic_class.max_tokens, dice)
+
+
+def _prompt(plan: RequestPlan, prompts: PromptMaker, turn: int) -> str:
     traffic_class = plan.traffic_class
     if traffic_class.prompts:
-        return traffic_class.prompts[plan.serial % len(traffic_class.prompts)]
+        return traffic_class.prompts[(plan.serial + turn - 1) % len(traffic_class.prompts)]
     return prompts.prompt(
         plan.serial,
         plan.prompt_tokens,

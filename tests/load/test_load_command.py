@@ -17,6 +17,7 @@ from shakedown.errors import UsageError
 from shakedown.evidence.bundle import RunBundle
 from shakedown.judge.verdict import Verdict
 from shakedown.load import Burst, ClosedLoop, Constant, Gamma, Poisson, Ramp, Sinusoid, Steps
+from shakedown.load.sharegpt import Exchange, read_sharegpt
 
 SERVER = Path(__file__).with_name("streaming_server.py")
 SHAKEDOWN = """
@@ -25,6 +26,7 @@ from shakedown.cli.main import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores Ctrl-C, and so would we
 main(sys.argv[1:])
 """
+SAID_D = [{"from": "human", "value": "Two?"}, {"from": "gpt", "value": "four"}, {"from": "human", "value": "Three?"}]
 NOTHING = dict.fromkeys(("rate", "constant", "users", "burst", "ramp", "steps", "wave", "trace", "burstiness"))
 ASKED = {**NOTHING, "duration": 10.0, "seed": 3, "think_time": 0.5}
 
@@ -98,6 +100,46 @@ def test_each_load_of_a_sweep_has_its_chapter_and_the_first_missed_one_is_the_la
     (result,) = RunBundle.open(folder).results()
     assert (result.verdict, result.title) == (Verdict.DEVIATED, "20 req/s")
     assert json.loads((folder / "run.json").read_text())["exit_code"] == Verdict.DEVIATED.exit_code
+
+
+def test_real_questions_come_from_a_sharegpt_file(url: str, tmp_path: Path) -> None:
+    talks = [
+        {"id": "a", "conversations": [{"from": "human", "value": "One?"}, {"from": "gpt", "value": "x" * 40}]},
+        {"id": "b", "conversations": [{"from": "gpt", "value": "no question"}]},
+        {"id": "c", "conversations": [{"from": "human", "value": "unanswered"}]},
+        {"id": "d", "conversations": [{"from": "system", "value": "s"}, *SAID_D]},
+    ]
+    (tmp_path / "talks.json").write_text(json.dumps(talks))
+    assert read_sharegpt(tmp_path / "talks.json") == (Exchange("One?", "x" * 40), Exchange("Two?", "four"))
+    ran = run(url, "--burst", "3", "--sharegpt", str(tmp_path / "talks.json"), "--json")
+    assert ran.return_value == 0, ran.output
+    assert '"completed":3' in ran.output
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("[", "is not a file in the ShareGPT format"),
+        ('{"a": 1}', "is not a file in the ShareGPT format"),
+        ('[{"conversations": 7}]', "is not a file in the ShareGPT format"),
+        ("[]", "holds no question of a human"),
+        (None, "cannot be read"),
+    ],
+)
+def test_an_odd_sharegpt_file_is_one_line(content: str | None, complaint: str, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "talks.json"
+    if content is not None:
+        file.write_text(content)
+    refused = run(url, "--sharegpt", str(file)).exception
+    assert isinstance(refused, UsageError)
+    assert complaint in str(refused)
+    assert "\n" not in str(refused)
+
+
+def test_sessions_of_several_turns_are_counted_question_by_question(url: str, tmp_path: Path) -> None:
+    ran = run(url, "--burst", "2", "--turns", "3", "--records", str(tmp_path / "r.jsonl"))
+    assert ran.return_value == 0, ran.output
+    assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 6
 
 
 def test_two_reports_of_one_second_have_folders_of_their_own(url: str, tmp_path: Path) -> None:

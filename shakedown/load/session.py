@@ -1,0 +1,27 @@
+"""A conversation: each question carries what was said before it, the engine's own answers included."""
+
+from dataclasses import dataclass, field
+
+from shakedown.judge.records import Outcome
+from shakedown.load.workload import Message, RequestPlan
+
+
+@dataclass(slots=True)
+class Session:
+    """One user's talk."""
+
+    plan: RequestPlan
+    turn: int = 1
+    said: list[Message] = field(default_factory=list)
+    """Up to the question under way."""
+    answer: str | None = None
+    """To that question, when it has ended."""
+
+    def goes_on_after(self, outcome: Outcome) -> bool:
+        """A user who got no answer, or had the last one, asks no more."""
+        return outcome is Outcome.COMPLETED and self.turn < self.plan.turns
+
+    def answered(self) -> None:
+        """Take the answer into what was said: the next question comes."""
+        self.said.append({"role": "assistant", "content": self.answer or ""})
+        self.turn += 1

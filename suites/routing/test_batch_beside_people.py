@@ -12,10 +12,12 @@ import pytest
 
 from shakedown.judge.expectations import outcome_share, times_slower
 from shakedown.judge.records import Outcome
-from shakedown.load import Burst, Constant, TrafficClass, UniformTokens, Workload
+from shakedown.load import Constant, TrafficClass, UniformTokens, Workload
 from shakedown.serving.configuration import Serving
 
 BATCH_JOB = 400
+JOB_ARRIVES_S = 1.0
+"""Six times faster than the slots serve it, and slow enough to send: at one instant the last waits for 400 connects."""
 PEOPLE_PER_S = 0.8
 """A question takes an L4 half a second: sooner, and people would wait for each other."""
 ALONE_S, TOGETHER_S = 12.0, 22.0
@@ -65,14 +67,14 @@ async def test_pools_behind_a_gateway_keep_people_and_batch_apart(gateway, open_
 
 
 async def alone_and_together(target, open_loop, scenario, *, people: TrafficClass, batch: TrafficClass) -> None:
-    """The same people twice: first by themselves, then beside a batch job that arrives all at once."""
+    """The same people twice: first by themselves, then beside a batch job that arrives within a second."""
     talk = Constant(rate=PEOPLE_PER_S)
     alone = Workload((replace(people, name="people alone"),), seed=scenario.seed)
     async with open_loop(target, talk, alone, duration_s=ALONE_S, name="alone"):
         pass
     job, beside = Workload((batch,), seed=scenario.seed), Workload((people,), seed=scenario.seed)
     async with (
-        open_loop(target, Burst(BATCH_JOB), job, duration_s=1, name="batch"),
+        open_loop(target, Constant(rate=BATCH_JOB / JOB_ARRIVES_S), job, duration_s=JOB_ARRIVES_S, name="batch"),
         open_loop(target, talk, beside, duration_s=TOGETHER_S, name="people"),
     ):
         pass

@@ -37,7 +37,7 @@ from shakedown.load import (
 )
 from shakedown.load.client import base_url
 from shakedown.load.distributed import DistributedLoad, web_ui
-from shakedown.load.sharegpt import Exchange, answer_lengths, read_sharegpt
+from shakedown.load.sharegpt import Conversation, given_talks, read_sharegpt
 from shakedown.process import attached
 
 PLAIN_LINE_EVERY_S = 5.0
@@ -63,8 +63,8 @@ class LoadOptions:
     workers: int
     headers: dict[str, str]
     keep_alive: bool
-    exchanges: tuple[Exchange, ...] = ()
-    """Real questions, and the answers whose lengths are asked for."""
+    conversations: tuple[Conversation, ...] = ()
+    """Real ones, whose questions are asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class LoadResult:
 @click.option(
     "--sharegpt",
     type=click.Path(path_type=Path),
-    help="Real questions, with the lengths of their answers.",
+    help="Real conversations: --turns questions of each, with the lengths of their answers.",
 )
 @click.option(
     "--ignore-eos/--no-ignore-eos", default=True, show_default=True, help="vLLM: answers of exactly --max-tokens."
@@ -198,9 +198,6 @@ def _options(url: str, asked: dict[str, Any], arrivals: Arrivals | ClosedLoop, o
         turns=_positive(asked, "turns"),
         think_time_s=asked["think_time"],
     )
-    exchanges = _exchanges(asked)
-    if exchanges:
-        traffic = replace(traffic, prompts=tuple(each.question for each in exchanges))
     return LoadOptions(
         url=base_url(url),
         arrivals=arrivals,
@@ -214,16 +211,8 @@ def _options(url: str, asked: dict[str, Any], arrivals: Arrivals | ClosedLoop, o
         workers=asked["workers"],
         headers=_headers(asked["header"]),
         keep_alive=asked["keep_alive"],
-        exchanges=exchanges,
+        conversations=read_sharegpt(asked["sharegpt"], asked["turns"]) if asked["sharegpt"] else (),
     )
-
-
-def _exchanges(asked: dict[str, Any]) -> tuple[Exchange, ...]:
-    if asked["sharegpt"] is None:
-        return ()
-    if asked["turns"] > 1:
-        raise UsageError("--sharegpt takes the first question of each conversation; leave --turns out")
-    return read_sharegpt(asked["sharegpt"])
 
 
 NOT_IN_THE_UI = (
@@ -284,7 +273,7 @@ async def _run_all(sequence: list[LoadOptions], report: LoadReport) -> list[Load
     """Each load in turn; a sweep ends at the first load that was not sustained."""
     model = await _served_model(sequence[0])
     report.begin(model)
-    sequence = await _with_answer_lengths(sequence, model)
+    sequence = await _with_talks(sequence, model)
     results: list[LoadResult] = []
     for step, options in enumerate(sequence, start=1):
         records = report.records(step) or options.records
@@ -296,16 +285,16 @@ async def _run_all(sequence: list[LoadOptions], report: LoadReport) -> list[Load
     return results
 
 
-async def _with_answer_lengths(sequence: list[LoadOptions], model: str) -> list[LoadOptions]:
+async def _with_talks(sequence: list[LoadOptions], model: str) -> list[LoadOptions]:
     """Real questions get answers as long as theirs were."""
-    exchanges, first = sequence[0].exchanges, sequence[0]
-    if not exchanges:
+    conversations, first = sequence[0].conversations, sequence[0]
+    if not conversations:
         return sequence
     async with httpx.AsyncClient(headers=first.headers, timeout=CHECK_TIMEOUT_S, trust_env=False) as control:
-        lengths, exact = await answer_lengths(control, first.url, model, exchanges)
+        talks, exact = await given_talks(control, first.url, model, conversations)
     if not exact:
         click.echo("lengths of answers are guessed from their bytes: the server has no /tokenize", err=True)
-    classes = (replace(first.workload.classes[0], answer_tokens=lengths),)
+    classes = (replace(first.workload.classes[0], talks=talks),)
     return [replace(options, workload=replace(options.workload, classes=classes)) for options in sequence]
 
 
@@ -339,7 +328,7 @@ async def _run_one(options: LoadOptions) -> LoadResult:
         summary=summary,
         health=health,
         exact_prompts=running.prompts.exact,
-        made_prompts=not options.exchanges,
+        made_prompts=not options.conversations,
         verdict=verdict,
         reason=reason,
     )

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from shakedown.judge.records import RequestRecord
@@ -59,6 +59,17 @@ class LoadPlan:
             _due_plans(self.arrivals, self.workload, self.duration_s), self.share, None, self.shares
         )
 
+    def plans(self) -> Iterator[RequestPlan]:
+        """This share of what the users of a closed loop ask, without end."""
+        return itertools.islice(self.workload.plans(), self.share, None, self.shares)
+
+    @property
+    def users(self) -> int:
+        """This share of a closed loop's users; none in an open loop."""
+        if not isinstance(self.arrivals, ClosedLoop):
+            return 0
+        return len(range(self.share, self.arrivals.users, self.shares))
+
     def outgoing(self, due: float, plan: RequestPlan) -> OutgoingRequest:
         """The request itself, the first of its session where it begins one."""
         asked = question(plan, self.prompts)
@@ -68,11 +79,10 @@ class LoadPlan:
 
     def follow_up(self, due: float, session: Session) -> OutgoingRequest:
         """The next question of a session whose last one was answered."""
-        session.answered()
-        plan = session.plan
-        session.said.append(question(plan, self.prompts, session.turn))
+        plan = self.workload.next_turn(session.plan)
+        session.go_on(plan, question(plan, self.prompts))
         body = request_body(plan, self.model, session.said)
-        id_ = f"{self.run}-{plan.serial}.{session.turn}"
+        id_ = f"{self.run}-{plan.serial}.{plan.turn}"
         return OutgoingRequest(id_, plan.traffic_class, body, due, plan.may_abandon, session)
 
 
@@ -89,82 +99,101 @@ class Sender:
 
     def __init__(self, plan: LoadPlan, client: StreamingClient) -> None:
         self.sent_count = 0
-        self._started = 0.0
+        self._started = self._ends = 0.0
         self._plan = plan
         self._client = client
         self._ready: deque[tuple[float, OutgoingRequest]] = deque()
         self._ready_bytes = 0
-        self._thinking: set[asyncio.Task[None]] = set()
-        """Users between an answer and their session's next question."""
-        self._coming = iter(()) if isinstance(plan.arrivals, ClosedLoop) else plan.due_plans()
+        self._awaited: dict[str, float] = {}
+        """When the questions that a user of a closed loop or of a session thinks about are due, by request."""
+        self._users = asyncio.TaskGroup()
+        self._coming = ((0.0, each) for each in plan.plans()) if plan.users else plan.due_plans()
 
     def prepare(self) -> None:
         """Make the first requests. Call it before the start: it may take a moment."""
-        raise_file_limit(self._connections_at_once())
-        while self._make_one():
-            pass
+        raise_file_limit(self._plan.users or self._burst())
+        while not self._plan.users or len(self._ready) < self._plan.users:
+            if not self._make_one():
+                break
 
     @property
     def due_count(self) -> int:
         """Requests that were due by now, sent or not."""
-        elapsed_s = monotonic() - self._started
-        return self.sent_count + sum(1 for _ in itertools.takewhile(lambda entry: entry[0] <= elapsed_s, self._ready))
+        now = monotonic()
+        ready = itertools.takewhile(lambda entry: self._started + entry[0] <= now, self._ready)
+        return self.sent_count + sum(1 for _ in ready) + sum(due <= now for due in self._awaited.values())
 
     async def run(self, started: float) -> None:
         """Send everything from monotonic time `started` on, and wait until all requests have ended."""
-        self._started = started
+        self._started, self._ends = started, started + self._plan.duration_s
         try:
-            if isinstance(self._plan.arrivals, ClosedLoop):
-                await self._closed_loop(self._plan.arrivals, started)
-            else:
-                await self._open_loop(started)
-            await self._client.all_ended()
-            while self._thinking:
-                await asyncio.wait(self._thinking)
-                await self._client.all_ended()
-        finally:
-            for user in self._thinking:
-                user.cancel()
+            async with self._users:
+                if isinstance(self._plan.arrivals, ClosedLoop):
+                    for _ in range(self._plan.users):
+                        self._users.create_task(self._user(self._plan.arrivals.think_time_s))
+                else:
+                    await self._open_loop()
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        await self._client.all_ended()
 
-    async def _open_loop(self, started: float) -> None:
+    async def _open_loop(self) -> None:
         sent_this_turn = 0
         with Alarm() as alarm:
             while self._ready or self._make_one():
-                due_s, request = self._ready.popleft()
-                self._ready_bytes -= len(request.body)
-                request.due = started + due_s
+                request = self._next_ready()
                 if (ahead_s := request.due - monotonic()) > 0:
                     await self._pass_time(alarm, request.due, ahead_s)
                     sent_this_turn = 0
                 elif sent_this_turn >= SENDS_PER_TURN:
                     await asyncio.sleep(0)
                     sent_this_turn = 0
-                self._send(request)
+                if request.session is None:
+                    self._send(request)
+                else:
+                    self._users.create_task(self._talk(request.session, self._ask(request)))
                 sent_this_turn += 1
 
+    async def _user(self, think_time_s: float) -> None:
+        """Ask, wait for the answer, think, and ask again until the load ends."""
+        due = self._started
+        while due < self._ends:
+            if not self._ready:
+                self._make_one()
+            request = self._next_ready(due)
+            answer = self._ask_when_due(request)
+            await (answer if request.session is None else self._talk(request.session, answer))
+            due = monotonic() + think_time_s
+
+    async def _talk(self, session: Session, first_answer: Awaitable[RequestRecord]) -> None:
+        """Read the answer, think, and ask the next question of a session until it or the load ends."""
+        record = await first_answer
+        while session.goes_on_after(record.outcome):
+            due = monotonic() + session.plan.traffic_class.think_time_s
+            if due >= self._ends:
+                return
+            record = await self._ask_when_due(self._plan.follow_up(due, session))
+
+    async def _ask_when_due(self, request: OutgoingRequest) -> RequestRecord:
+        self._awaited[request.id] = request.due
+        await asyncio.sleep(max(0.0, request.due - monotonic()))
+        del self._awaited[request.id]
+        return await self._ask(request)
+
+    def _ask(self, request: OutgoingRequest) -> asyncio.Future[RequestRecord]:
+        """Send it now; its record comes when it has ended."""
+        record: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
+
+        def ended(found: RequestRecord) -> None:
+            if not record.done():  # nobody waits any more when the load was stopped
+                record.set_result(found)
+
+        self._send(request, ended)
+        return record
+
     def _send(self, request: OutgoingRequest, then: Callable[[RequestRecord], None] | None = None) -> None:
-        """`then` is called when the session is over: with the first question's record where it has no other."""
-        session = request.session
         self.sent_count += 1
-        if session is None:
-            self._client.send(request, then)
-            return
-
-        def ended(record: RequestRecord) -> None:
-            if session.goes_on_after(record.outcome) and monotonic() < self._started + self._plan.duration_s:
-                user = asyncio.ensure_future(self._go_on(session, then))
-                self._thinking.add(user)
-                user.add_done_callback(self._thinking.discard)
-            elif then is not None:
-                then(record)
-
-        self._client.send(request, ended)
-
-    async def _go_on(self, session: Session, then: Callable[[RequestRecord], None] | None) -> None:
-        """Think, then ask the next question, unless the load has ended meanwhile."""
-        await asyncio.sleep(session.plan.traffic_class.think_time_s)
-        if (now := monotonic()) < self._started + self._plan.duration_s:
-            self._send(self._plan.follow_up(now, session), then)
+        self._client.send(request, then)
 
     async def _pass_time(self, alarm: Alarm, until: float, ahead_s: float) -> None:
         """Make requests ahead while there is time, then sleep."""
@@ -172,6 +201,13 @@ class Sender:
             ahead_s = until - monotonic()
         while monotonic() < until:
             await alarm.at(until)
+
+    def _next_ready(self, due: float | None = None) -> OutgoingRequest:
+        """The first of the requests made ahead, due as planned or as given."""
+        due_s, request = self._ready.popleft()
+        self._ready_bytes -= len(request.body)
+        request.due = self._started + due_s if due is None else due
+        return request
 
     def _make_one(self) -> bool:
         if len(self._ready) >= READY_REQUESTS or self._ready_bytes >= READY_BYTES:
@@ -185,26 +221,6 @@ class Sender:
         self._ready_bytes += len(request.body)
         return True
 
-    def _connections_at_once(self) -> int:
-        """What is known of it beforehand."""
-        arrivals = self._plan.arrivals
-        if isinstance(arrivals, ClosedLoop):
-            return arrivals.users // self._plan.shares
-        return int(getattr(arrivals, "count", 0)) // self._plan.shares
-
-    async def _closed_loop(self, arrivals: ClosedLoop, started: float) -> None:
-        plans = itertools.islice(self._plan.workload.plans(), self._plan.share, None, self._plan.shares)
-        ends = started + self._plan.duration_s
-        loop = asyncio.get_running_loop()
-
-        def ask() -> None:
-            if (now := monotonic()) < ends:
-                self._send(self._plan.outgoing(now, next(plans)), think)
-
-        def think(_: RequestRecord) -> None:
-            loop.call_later(arrivals.think_time_s, ask)
-
-        await asyncio.sleep(max(0.0, started - monotonic()))
-        for _ in range(self._plan.share, arrivals.users, self._plan.shares):
-            ask()
-        await asyncio.sleep(max(0.0, ends - monotonic()))
+    def _burst(self) -> int:
+        """Connections at once, as far as is known beforehand."""
+        return int(getattr(self._plan.arrivals, "count", 0)) // self._plan.shares

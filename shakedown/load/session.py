@@ -11,17 +11,17 @@ class Session:
     """One user's talk."""
 
     plan: RequestPlan
-    turn: int = 1
+    """Of the question under way."""
     said: list[Message] = field(default_factory=list)
-    """Up to the question under way."""
+    """Up to that question."""
     answer: str | None = None
     """To that question, when it has ended."""
 
     def goes_on_after(self, outcome: Outcome) -> bool:
         """A user who got no answer, or had the last one, asks no more."""
-        return outcome is Outcome.COMPLETED and self.turn < self.plan.turns
+        return outcome is Outcome.COMPLETED and self.plan.turn < self.plan.turns
 
-    def answered(self) -> None:
-        """Take the answer into what was said: the next question comes."""
-        self.said.append({"role": "assistant", "content": self.answer or ""})
-        self.turn += 1
+    def go_on(self, plan: RequestPlan, question: Message) -> None:
+        """Take the answer into what was said, and the next question."""
+        self.said += ({"role": "assistant", "content": self.answer or ""}, question)
+        self.plan = plan

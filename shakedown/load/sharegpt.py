@@ -1,9 +1,12 @@
-"""Real questions, and how long their answers were, out of a file in the public ShareGPT format.
+"""Real conversations, and how long their answers were, out of a file in the public ShareGPT format.
 
-A list of {"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]}. The first question of each
-conversation is taken, and the answer's length with it, as vLLM's own benchmark does.
+A list of {"conversations": [{"from": "human", "value": …}, {"from": "gpt", "value": …}, …]}. Of each conversation its
+questions are asked again and the answers made as long as they were there. One question of each, which is the default,
+is what vLLM's own benchmark takes.
 """
 
+import asyncio
+import itertools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,12 +14,14 @@ import httpx
 import msgspec
 
 from shakedown.errors import UsageError
+from shakedown.load.workload import Line, Talk
 
 CONVERSATIONS_AT_MOST = 1000
 PEOPLE, ENGINES = ("human", "user"), ("gpt", "chatgpt", "bing", "bard", "assistant")
 BYTES_A_TOKEN = 4.0
 """Of English text, by the tokenizers in use; for servers that cannot say."""
 TOKENIZE_TIMEOUT_S = 10.0
+TOKENIZED_AT_ONCE = 8
 
 
 class _Said(msgspec.Struct):
@@ -35,41 +40,64 @@ class Exchange(NamedTuple):
     answer: str
 
 
-def read_sharegpt(path: Path) -> tuple[Exchange, ...]:
-    """The first exchange of each conversation that has one, CONVERSATIONS_AT_MOST of them. Raises UsageError."""
+Conversation = tuple[Exchange, ...]
+
+
+def read_sharegpt(path: Path, turns: int = 1) -> tuple[Conversation, ...]:
+    """The first `turns` exchanges of each conversation that begins with one, CONVERSATIONS_AT_MOST of them.
+
+    Raises UsageError.
+    """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=list[_Conversation])
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a file in the ShareGPT format: {error}") from error
-    exchanges = [exchange for each in found if (exchange := _first(each.conversations)) is not None]
-    if not exchanges:
+    held = (tuple(_exchanges(each.conversations)[:turns]) for each in found)
+    conversations = tuple(itertools.islice((each for each in held if each), CONVERSATIONS_AT_MOST))
+    if not conversations:
         raise UsageError(f"{path} holds no question of a human with an answer after it")
-    return tuple(exchanges[:CONVERSATIONS_AT_MOST])
+    return conversations
 
 
-def _first(said: list[_Said]) -> Exchange | None:
-    begun = next((place for place, each in enumerate(said) if each.said_by in PEOPLE and each.value.strip()), None)
-    if begun is None or begun + 1 >= len(said):
-        return None
-    answer = said[begun + 1]
-    return Exchange(said[begun].value, answer.value) if answer.said_by in ENGINES and answer.value.strip() else None
+def _exchanges(said: list[_Said]) -> list[Exchange]:
+    """From the first question on, until one was not answered."""
+    begun = next((place for place, each in enumerate(said) if _spoke(each, PEOPLE)), len(said))
+    pairs = zip(said[begun::2], said[begun + 1 :: 2], strict=False)
+    whole = itertools.takewhile(lambda pair: _spoke(pair[0], PEOPLE) and _spoke(pair[1], ENGINES), pairs)
+    return [Exchange(asked.value, answered.value) for asked, answered in whole]
 
 
-async def answer_lengths(
-    control: httpx.AsyncClient, url: str, model: str, exchanges: tuple[Exchange, ...]
-) -> tuple[tuple[int, ...], bool]:
-    """How many tokens each answer has, at least 1, and whether the server's own tokenizer said so."""
+def _spoke(said: _Said, who: tuple[str, ...]) -> bool:
+    return said.said_by in who and bool(said.value.strip())
+
+
+async def given_talks(
+    control: httpx.AsyncClient, url: str, model: str, conversations: tuple[Conversation, ...]
+) -> tuple[tuple[Talk, ...], bool]:
+    """The questions with the tokens of each answer, at least 1, and whether the server's own tokenizer counted them."""
     try:
-        return tuple([max(1, await _count(control, url, model, each.answer)) for each in exchanges]), True
+        counts = iter(await _counts(control, url, model, [each.answer for held in conversations for each in held]))
+        exact = True
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        guessed = (len(each.answer.encode()) / BYTES_A_TOKEN for each in exchanges)
-        return tuple(max(1, round(length)) for length in guessed), False
+        counts = iter([_guessed(each.answer) for held in conversations for each in held])
+        exact = False
+    return tuple(tuple(Line(each.question, next(counts)) for each in held) for held in conversations), exact
 
 
-async def _count(control: httpx.AsyncClient, url: str, model: str, text: str) -> int:
-    body = {"model": model, "prompt": text, "add_special_tokens": False}
-    answer = await control.post(f"{url}/tokenize", json=body, timeout=TOKENIZE_TIMEOUT_S)
-    answer.raise_for_status()
-    return int(answer.json()["count"])
+async def _counts(control: httpx.AsyncClient, url: str, model: str, texts: list[str]) -> list[int]:
+    async def count(text: str) -> int:
+        async with free:
+            body = {"model": model, "prompt": text, "add_special_tokens": False}
+            answer = await control.post(f"{url}/tokenize", json=body, timeout=TOKENIZE_TIMEOUT_S)
+            answer.raise_for_status()
+            return max(1, int(answer.json()["count"]))
+
+    free = asyncio.Semaphore(TOKENIZED_AT_ONCE)
+    first = await count(texts[0])  # a server without a tokenizer is asked once, not a thousand times
+    return [first, *await asyncio.gather(*(count(text) for text in texts[1:]))]
+
+
+def _guessed(text: str) -> int:
+    return max(1, round(len(text.encode()) / BYTES_A_TOKEN))

@@ -51,6 +51,18 @@ class ListedTokens:
 Length = int | UniformTokens | LognormalTokens | ListedTokens
 
 
+class Line(NamedTuple):
+    """A given question of a conversation."""
+
+    question: str
+    answer_tokens: int | None = None
+    """How long the answer to it is; None: the class's `max_tokens`."""
+
+
+Talk = tuple[Line, ...]
+"""A conversation to be held again, its questions in order."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficClass:
     """One kind of user."""
@@ -74,13 +86,12 @@ class TrafficClass:
     keep_text: bool = False
     ignore_eos: bool = True
     """A vLLM extension: the answer is exactly max_tokens long. Other servers may reject it."""
-    prompts: tuple[str, ...] = ()
-    """Given texts instead of made ones, used in turn."""
-    answer_tokens: tuple[int, ...] = ()
-    """How long the answer to each of these is, instead of `max_tokens`."""
+    talks: tuple[Talk, ...] = ()
+    """Given conversations instead of made ones, used in turn, each up to `turns` of its questions."""
     turns: Length = 1
-    """Questions of one session. Each carries the talk so far, with the engine's own answers; the next is due
-    `think_time_s` after the answer before it. A session ends with a question that was not answered."""
+    """Questions of one session, each of a length of its own. Each carries the talk so far, with the engine's own
+    answers; the next is due `think_time_s` after the answer before it. A session ends with a question that was not
+    answered."""
     think_time_s: float = 0.0
     extra: Mapping[str, Any] = field(default_factory=dict)
     """More fields of the request body."""
@@ -111,15 +122,27 @@ class Workload:
         serial = 0
         while True:
             traffic_class = dice.choices(self.classes, weights)[0]
+            talk = _talk(traffic_class, serial)
+            prompt_tokens, max_tokens = _lengths(traffic_class, talk, 1, dice)
+            may_abandon = dice.random() < traffic_class.abandon_share
+            turns = _drawn(traffic_class.turns, dice)
             yield RequestPlan(
                 serial,
                 traffic_class,
-                _drawn(traffic_class.prompt_tokens, dice),
-                _answer_tokens(traffic_class, serial, dice),
-                dice.random() < traffic_class.abandon_share,
-                _drawn(traffic_class.turns, dice),
+                prompt_tokens,
+                max_tokens,
+                may_abandon,
+                min(turns, len(talk)) if talk else turns,
             )
             serial += 1
+
+    def next_turn(self, plan: "RequestPlan") -> "RequestPlan":
+        """The question after this one in its session; the seed decides its lengths, whoever sends it."""
+        turn = plan.turn + 1
+        dice = random.Random(f"{self.seed} {plan.serial} {turn}")
+        talk = _talk(plan.traffic_class, plan.serial)
+        prompt_tokens, max_tokens = _lengths(plan.traffic_class, talk, turn, dice)
+        return plan._replace(turn=turn, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
 
 
 class RequestPlan(NamedTuple):
@@ -131,12 +154,22 @@ class RequestPlan(NamedTuple):
     max_tokens: int
     may_abandon: bool = True
     turns: int = 1
+    turn: int = 1
 
 
-def question(plan: RequestPlan, prompts: PromptMaker, turn: int = 1) -> Message:
-    """What a user says; the questions of a session are all different."""
+def question(plan: RequestPlan, prompts: PromptMaker) -> Message:
+    """What a user says; the made questions of a session are all different."""
+    traffic_class, turn = plan.traffic_class, plan.turn
+    if talk := _talk(traffic_class, plan.serial):
+        return {"role": "user", "content": talk[turn - 1].question}
     maker = prompts if turn == 1 else replace(prompts, prompt_set=f"{prompts.prompt_set} turn {turn}")
-    return {"role": "user", "content": _prompt(plan, maker, turn)}
+    made = maker.prompt(
+        plan.serial,
+        plan.prompt_tokens,
+        shared_tokens=traffic_class.shared_prefix_tokens,
+        shared_group=traffic_class.shared_prefix_group or traffic_class.name,
+    )
+    return {"role": "user", "content": made}
 
 
 def request_body(plan: RequestPlan, model: str, messages: Sequence[Message]) -> bytes:
@@ -157,22 +190,16 @@ def request_body(plan: RequestPlan, model: str, messages: Sequence[Message]) -> 
     return _encode({**body, **traffic_class.extra})
 
 
-def _answer_tokens(traffic_class: TrafficClass, serial: int, dice: random.Random) -> int:
-    if traffic_class.answer_tokens:
-        return traffic_class.answer_tokens[serial % len(traffic_class.answer_tokens)]
-    return _drawn(traffic_class.max_tokens, dice)
+def _talk(traffic_class: TrafficClass, serial: int) -> Talk:
+    talks = traffic_class.talks
+    return talks[serial % len(talks)] if talks else ()
 
 
-def _prompt(plan: RequestPlan, prompts: PromptMaker, turn: int) -> str:
-    traffic_class = plan.traffic_class
-    if traffic_class.prompts:
-        return traffic_class.prompts[(plan.serial + turn - 1) % len(traffic_class.prompts)]
-    return prompts.prompt(
-        plan.serial,
-        plan.prompt_tokens,
-        shared_tokens=traffic_class.shared_prefix_tokens,
-        shared_group=traffic_class.shared_prefix_group or traffic_class.name,
-    )
+def _lengths(traffic_class: TrafficClass, talk: Talk, turn: int, dice: random.Random) -> tuple[int, int]:
+    """Of the prompt and of the answer, in tokens."""
+    given = talk[turn - 1].answer_tokens if talk else None
+    prompt_tokens = _drawn(traffic_class.prompt_tokens, dice)
+    return prompt_tokens, _drawn(traffic_class.max_tokens, dice) if given is None else given
 
 
 def _drawn(length: Length, dice: random.Random) -> int:

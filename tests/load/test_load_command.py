@@ -110,10 +110,22 @@ def test_real_questions_come_from_a_sharegpt_file(url: str, tmp_path: Path) -> N
         {"id": "d", "conversations": [{"from": "system", "value": "s"}, *SAID_D]},
     ]
     (tmp_path / "talks.json").write_text(json.dumps(talks))
-    assert read_sharegpt(tmp_path / "talks.json") == (Exchange("One?", "x" * 40), Exchange("Two?", "four"))
+    assert read_sharegpt(tmp_path / "talks.json") == ((Exchange("One?", "x" * 40),), (Exchange("Two?", "four"),))
     ran = run(url, "--burst", "3", "--sharegpt", str(tmp_path / "talks.json"), "--json")
     assert ran.return_value == 0, ran.output
     assert '"completed":3' in ran.output
+
+
+def test_real_conversations_are_held_up_to_the_turns_asked_for(url: str, tmp_path: Path) -> None:
+    longer = [*SAID_D, {"from": "gpt", "value": "three"}, {"from": "human", "value": "Four?"}]
+    talks = [{"conversations": SAID_D}, {"conversations": longer}]
+    (tmp_path / "talks.json").write_text(json.dumps(talks))
+    one, two = (Exchange("Two?", "four"),), (Exchange("Two?", "four"), Exchange("Three?", "three"))
+    assert read_sharegpt(tmp_path / "talks.json", turns=9) == (one, two)
+    assert read_sharegpt(tmp_path / "talks.json", turns=1) == (one, one)
+    ran = run(url, "--burst", "4", "--sharegpt", str(tmp_path / "talks.json"), "--turns", "9", "--json")
+    assert ran.return_value == 0, ran.output
+    assert '"completed":6' in ran.output
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from shakedown.errors import UsageError
 from shakedown.load import LognormalTokens, PromptMaker, TrafficClass, UniformTokens, Workload
 from shakedown.load.prompts import calibrated_prompts
-from shakedown.load.workload import question, request_body
+from shakedown.load.workload import Line, question, request_body
 
 TEMPLATE_TOKENS = 7
 
@@ -54,7 +54,7 @@ def test_prompts_of_another_set_are_others_from_their_first_words_on() -> None:
 
 
 def test_a_body_says_what_the_class_wants() -> None:
-    traffic = TrafficClass(priority=-3, ignore_eos=False, prompts=("one", "two"), extra={"n": 1})
+    traffic = TrafficClass(priority=-3, ignore_eos=False, talks=((Line("one"),), (Line("two"),)), extra={"n": 1})
     plan = next(islice(Workload((traffic,)).plans(), 1, None))
     body = msgspec.json.decode(request_body(plan, "m", [question(plan, PromptMaker())]))
     assert body["messages"] == [{"role": "user", "content": "two"}]

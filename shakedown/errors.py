@@ -5,6 +5,7 @@ HarnessError                 we failed to find out; the verdict is unknown
 │   ├── MissingPrerequisite  the machine lacks something; the message has the command that adds it
 │   ├── ManifestRejected     Kubernetes refused an object
 │   └── ClusterUnreachable   the API server does not answer
+├── NotAllowed               we may not look there; nothing is known of it
 ├── CommandFailed            a child process ended with a non-zero status, or not in time
 ├── WaitTimeout              a condition did not come true in time
 ├── FaultDidNotLand          the fault was ordered but had no effect
@@ -35,6 +36,10 @@ class ManifestRejected(SetupError):
 
 class ClusterUnreachable(SetupError):
     """The API server does not answer."""
+
+
+class NotAllowed(HarnessError):
+    """Somebody who could tell refuses to tell us."""
 
 
 class CommandFailed(HarnessError):

@@ -5,7 +5,6 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,13 @@ from shakedown.chaos.audit import differences, snapshot
 from shakedown.chaos.experiment import SteadyState, experiment
 from shakedown.chaos.faults import FAULTS, AnyFault, build
 from shakedown.chaos.toolkit import as_many_ready_as_now
-from shakedown.cluster import embedded
+from shakedown.cli.access import access_of, cluster_options, inside_embedded
 from shakedown.cluster.api import ApiRefusal, Cluster
 from shakedown.errors import UsageError
 from shakedown.judge.records import Mark
 from shakedown.judge.verdict import Verdict
-from shakedown.process import attached
 
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-CLUSTERS = ("current", "embedded")
 
 
 def seconds(text: str) -> float:
@@ -56,19 +53,6 @@ def verdict_of(journal: Journal) -> tuple[Verdict, str]:
     if journal.status != "completed" or not journal.rolled_back:
         return Verdict.UNKNOWN, "; ".join(journal.failed_activities) or f"the experiment was {journal.status}"
     return Verdict.HELD, journal.evidence
-
-
-def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say which cluster."""
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
-        click.option("--name", default=embedded.DEFAULT_NAME, show_default=True, help="Which embedded cluster."),
-        click.option("--cluster", type=click.Choice(CLUSTERS), default="current", show_default=True),
-        click.option("--context", help="Kubeconfig context.  [default: the current one]"),
-        click.option("--kubeconfig", type=click.Path(path_type=Path), help="[default: your own]"),
-    ):
-        command = option(command)
-    return command
 
 
 @click.command(epilog="Faults: " + "; ".join(f"{fault.kind}: {fault.summary}" for fault in FAULTS))
@@ -105,7 +89,7 @@ def drill(fault: str, **options: Any) -> int:
     Ctrl-C rolls back. SHAKEDOWN_NAMESPACES=a,b limits every drill to these namespaces.
     """
     if options["cluster"] == "embedded":
-        return asyncio.run(_inside_embedded(options["name"]))
+        return asyncio.run(inside_embedded(options["name"]))
     parameters = {
         name: options[name]
         for name in ("factor", "replicas", "effect", "by", "title", "port", "whole_node", "delete_emptydir_data")
@@ -120,7 +104,7 @@ def drill(fault: str, **options: Any) -> int:
     order = _Order(
         fault=value,
         run_id=run_id,
-        access=_access(options),
+        access=access_of(options),
         safety=Safety.from_environment(frozenset(options["allow_namespace"]), allow_all=options["allow_all"]),
         folder=options["folder"] or Path("reports/drills") / run_id,
         recover_within_s=seconds(options["recover_within"]),
@@ -143,8 +127,8 @@ def recover(namespace: str | None, force: bool, as_json: bool, **options: Any) -
       shakedown recover --context staging --namespace llm-serving
     """
     if options["cluster"] == "embedded":
-        return asyncio.run(_inside_embedded(options["name"]))
-    return asyncio.run(_recover(_access(options), namespace, force=force, as_json=as_json))
+        return asyncio.run(inside_embedded(options["name"]))
+    return asyncio.run(_recover(access_of(options), namespace, force=force, as_json=as_json))
 
 
 commands: tuple[click.Command, ...] = (drill, recover)
@@ -173,20 +157,6 @@ class _Order:
             ready_pods=now.ready_pods,
             within_s=self.recover_within_s,
         )
-
-
-def _access(options: dict[str, Any]) -> Access:
-    kubeconfig: Path | None = options["kubeconfig"]
-    return Access(kubeconfig=kubeconfig.absolute() if kubeconfig else None, context=options["context"])
-
-
-async def _inside_embedded(name: str) -> int:
-    """The same command again, in the network namespace of the embedded cluster, where its pods answer."""
-    found = await embedded.find(name)
-    if found is None:
-        raise UsageError(f"the embedded cluster {name} is not up; bring it up with `shakedown up --name {name}`")
-    again = [sys.executable, "-m", "shakedown.cli.main", *sys.argv[1:]]
-    return await attached(found.enter([*again, "--cluster", "current", "--kubeconfig", str(found.kubeconfig)]))
 
 
 async def _preview(order: _Order) -> int:

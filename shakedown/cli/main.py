@@ -22,6 +22,7 @@ MODULES = {
     "simulate": "simulate",
     "lint": "lint",
     "load": "load",
+    "loop": "loop",
     "drill": "chaos",
     "recover": "chaos",
     "judge": "report",

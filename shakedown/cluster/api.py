@@ -17,10 +17,11 @@ from kubernetes.aio.stream import WsApiClient
 
 from shakedown.cluster.objects import Deployment, Event, Manifest, Node, Pod
 from shakedown.cluster.reading import read_deployment, read_event, read_node, read_pod, read_quantity
-from shakedown.errors import ClusterUnreachable, ManifestRejected, UsageError
+from shakedown.errors import ClusterUnreachable, ManifestRejected, NotAllowed, UsageError
 
 FIELD_MANAGER = "shakedown"
 REQUEST_LIMIT_S = 30.0
+FORBIDDEN = (401, 403)
 
 
 class ApiRefusal(ManifestRejected):
@@ -225,17 +226,42 @@ class Cluster:
     async def external_metric(self, namespace: str, name: str, selector: str) -> float | None:
         """A metric of the external metrics API, summed over what it lists; None if it has no such metric.
 
-        Raises ClusterUnreachable when the API or what stands behind it does not answer.
+        Raises ClusterUnreachable when the API or what stands behind it does not answer, NotAllowed if not to us.
         """
         path = f"/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{name}"
+        return await self._metric(path, {"labelSelector": selector or None})
+
+    async def pods_metric(self, namespace: str, name: str) -> float | None:
+        """A metric of the custom metrics API, summed over the pods of a namespace. Else as `external_metric`."""
+        path = f"/apis/custom.metrics.k8s.io/v1beta1/namespaces/{namespace}/pods/*/{name}"
+        return await self._metric(path, {})
+
+    async def _metric(self, path: str, query: Mapping[str, str | None]) -> float | None:
         try:
-            answer = await self._request("GET", path, query={"labelSelector": selector})
+            answer = await self._request("GET", path, query=query)
         except ApiRefusal as refusal:
             if refusal.status == 404:
                 return None
-            raise ClusterUnreachable(f"the external metrics API: {refusal}") from refusal
+            if refusal.status in FORBIDDEN:
+                raise NotAllowed(str(refusal)) from refusal
+            raise ClusterUnreachable(f"the metrics API: {refusal}") from refusal
         values = [read_quantity(item["value"]) for item in answer["items"]]
         return sum(values) if values else None
+
+    async def get_through(
+        self, namespace: str, kind: str, name: str, port: int, path: str, query: Mapping[str, str | None] | None = None
+    ) -> str:
+        """GET a path of a pod or a Service by way of the API server; `kind` is "pods" or "services".
+
+        Raises ClusterUnreachable when nothing answers there, NotAllowed when the API server or the server refuses us.
+        """
+        where = f"/api/v1/namespaces/{namespace}/{kind}/{name}:{port}/proxy{path}"
+        try:
+            return await self._request_text("GET", where, query=query)
+        except ApiRefusal as refusal:
+            if refusal.status in FORBIDDEN:
+                raise NotAllowed(str(refusal)) from refusal
+            raise ClusterUnreachable(str(refusal)) from refusal
 
     async def serves(self, group_version: str) -> bool:
         """True if the API server has that group and version, such as "chaos-mesh.org/v1alpha1"."""

@@ -1,4 +1,4 @@
-"""Why an autoscaling loop does nothing: each link is asked, from the engines on, and the first broken one is named.
+"""Why an autoscaling loop does nothing: each link is asked, from the engines on, until one is broken.
 
 To the HPA a wrong name, a label that does not join, a Prometheus that is away and a metrics API without an answer are
 all `<unknown>`; to KEDA, by its default, they are an empty queue.
@@ -8,144 +8,193 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from shakedown.engine.metrics import REQUESTS_RUNNING, exposition
-from shakedown.errors import HarnessError
-from shakedown.serving.configuration import engine_container, flag_value
+from shakedown.engine.metrics import REQUESTS_RUNNING
+from shakedown.errors import HarnessError, NotAllowed
+from shakedown.serving.boot import BootState
 from shakedown.serving.lint.promql import series_in
-from shakedown.serving.scaling import ScaledDeployment
+from shakedown.serving.live_loop import LiveLoop
 
 _MATCHER = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)\s*(=~|!~|!=|=)\s*("(?:\\.|[^"\\])*")')
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenLink:
-    """What is broken, what it does, and what to change."""
+class Link:
+    """What one link says: what is seen there, and, where it is broken, what to change."""
 
-    link: str
-    sentence: str
-    fix: str
+    name: str
+    seen: str
+    fix: str = ""
 
-
-async def diagnose_loop(scaled: ScaledDeployment) -> BrokenLink | None:
-    """The first broken link of a loop whose engines are Ready; None if every link gives an answer."""
-    checks: tuple[Callable[[ScaledDeployment], Awaitable[BrokenLink | None]], ...] = (
-        _name_is_exported,
-        _target_can_be_reached,
-        _prometheus_answers,
-        _engines_are_scraped,
-        _query_has_a_sample,
-        _metrics_api_answers,
-        _hpa_computes,
-    )
-    for check in checks:
-        if broken := await check(scaled):
-            return broken
-    return None
+    @property
+    def broken(self) -> bool:
+        return bool(self.fix)
 
 
-async def _name_is_exported(scaled: ScaledDeployment) -> BrokenLink | None:
-    exported = [await exposition(url) for url in (await scaled.engine.ready_engine_urls()).values()]
-    for name in (series.name for series in series_in(scaled.query)):
+Check = Callable[[LiveLoop], Awaitable[Link]]
+
+
+async def trace_loop(loop: LiveLoop) -> tuple[Link, ...]:
+    """Every link up to the first broken one, which is the last.
+
+    Raises NotAllowed where one may not be asked.
+    """
+    seen: list[Link] = []
+    for check in (_scaler_acts, *(QUERY_LINKS if loop.asks else ()), *METRICS_LINKS):
+        seen.append(await check(loop))
+        if seen[-1].broken:
+            break
+    return tuple(seen)
+
+
+async def diagnose_loop(loop: LiveLoop) -> Link | None:
+    """The first broken link; None if every link gives an answer."""
+    last = (await trace_loop(loop))[-1]
+    return last if last.broken else None
+
+
+async def _scaler_acts(loop: LiveLoop) -> Link:
+    if loop.paused_by:
+        return Link(
+            "the autoscaler", f"KEDA is told to leave {loop} alone", f"take its annotation {loop.paused_by} away"
+        )
+    return Link("the autoscaler", f"{loop} scales {loop.scales}")
+
+
+async def _engines_export(loop: LiveLoop) -> Link:
+    exported = await loop.expositions()
+    names = list(dict.fromkeys(series.name for series in series_in(loop.query)))
+    if not exported:
+        return Link("the engines", "none is Ready, and nobody can say what they export")
+    for name in names:
         if _exports(exported, name):
             continue
         colon = name.replace("vllm_", "vllm:", 1)
-        return BrokenLink(
+        return Link(
             "the query",
             f"no engine exports {name}, so the query finds nothing, whatever the queue",
             f"ask Prometheus for {colon}"
             if _exports(exported, colon)
             else "use a metric that GET /metrics of the engine lists",
         )
-    return None
+    ready = f"{len(exported)} {'is' if len(exported) == 1 else 'are'} Ready"
+    return Link("the engines", f"{ready} and {_verb(exported)} {' and '.join(names)}" if names else ready)
+
+
+def _verb(exported: Sequence[str]) -> str:
+    return "exports" if len(exported) == 1 else "export"
 
 
 def _exports(texts: Sequence[str], name: str) -> bool:
     return any(re.search(rf"^{re.escape(name)}[{{ ]", text, re.MULTILINE) for text in texts)
 
 
-async def _target_can_be_reached(scaled: ScaledDeployment) -> BrokenLink | None:
-    names = [series.name for series in series_in(scaled.query)]
-    slots = flag_value(engine_container(scaled.engine.rendered.deployment).get("args", []), "--max-num-seqs")
-    if names != [REQUESTS_RUNNING] or slots is None or scaled.wanted.threshold < int(slots):
-        return None
-    return BrokenLink(
-        "the target",
-        f"an engine never runs more than {slots} requests (--max-num-seqs), and a replica is added only above "
-        f"{scaled.wanted.threshold:g}",
-        "scale on vllm:num_requests_waiting, or set the threshold well below --max-num-seqs",
-    )
+async def _target_can_be_reached(loop: LiveLoop) -> Link:
+    names = [series.name for series in series_in(loop.query)]
+    if names == [REQUESTS_RUNNING] and loop.slots is not None and loop.threshold >= loop.slots:
+        return Link(
+            "the target",
+            f"an engine never runs more than {loop.slots} requests (--max-num-seqs), and a replica is added only above "
+            f"{loop.threshold:g}",
+            "scale on vllm:num_requests_waiting, or set the threshold well below --max-num-seqs",
+        )
+    return Link("the target", f"a replica is added above {loop.threshold:g} for each")
 
 
-async def _prometheus_answers(scaled: ScaledDeployment) -> BrokenLink | None:
+async def _prometheus_answers(loop: LiveLoop) -> Link:
     try:
-        await scaled.prometheus.count("up")
+        scraped = await loop.prometheus.count("up")
+    except NotAllowed:
+        raise
     except HarnessError as error:
-        return BrokenLink("Prometheus", f"Prometheus gives no answer: {error}", "bring Prometheus back")
-    if scaled.wanted.server not in (None, scaled.prometheus.address):
-        return await _address_answers(scaled)
-    return None
+        return Link(
+            "Prometheus",
+            f"Prometheus gives no answer: {error}",
+            f"bring Prometheus back, or set serverAddress to one that answers; it is {loop.asks}",
+        )
+    return Link("Prometheus", f"{loop.asks} answers; it scrapes {scraped} targets")
 
 
-async def _address_answers(scaled: ScaledDeployment) -> BrokenLink | None:
-    """The autoscaler's own address of Prometheus counts, and only its metrics API can tell whether it answers."""
+async def _engines_are_scraped(loop: LiveLoop) -> Link:
+    ready = sum(boot.state is BootState.READY for boot in await loop.boot())
+    up = await loop.prometheus.count(f'up{{namespace="{loop.namespace}"}} == 1')
+    if up < ready:
+        return Link(
+            "the scrape",
+            f"Prometheus scrapes {up} of {ready} Ready engines of {loop.namespace}",
+            "give it a scrape job (or a ServiceMonitor) that selects the engines' pods, not a router's",
+        )
+    return Link("the scrape", f"{up} targets of {loop.namespace} are up, for {ready} Ready engines")
+
+
+async def _query_has_a_sample(loop: LiveLoop) -> Link:
     try:
-        value = await scaled.metrics_api()
-    except HarnessError:
-        value = None
-    if value is not None:
-        return None
-    return BrokenLink(
-        "Prometheus",
-        f"the trigger asks {scaled.wanted.server}, from where no answer comes; {scaled.prometheus.address} answers",
-        f"set serverAddress to {scaled.prometheus.address}",
-    )
-
-
-async def _engines_are_scraped(scaled: ScaledDeployment) -> BrokenLink | None:
-    ready = len(await scaled.engine.ready_pods())
-    up = await scaled.prometheus.count(f'up{{namespace="{scaled.engine.namespace}"}} == 1')
-    if up >= ready:
-        return None
-    return BrokenLink(
-        "the scrape",
-        f"Prometheus scrapes {up} of {ready} Ready engines of {scaled.engine.namespace}",
-        "give it a scrape job (or a ServiceMonitor) that selects the engines' pods, not a router's",
-    )
-
-
-async def _query_has_a_sample(scaled: ScaledDeployment) -> BrokenLink | None:
-    if await scaled.prometheus.count(scaled.query):
-        return None
-    for series in series_in(scaled.query):
-        for label, operator, value in _MATCHER.findall(scaled.query):
+        found = await loop.prometheus.count(loop.query)
+    except NotAllowed:
+        raise
+    except HarnessError as error:
+        return Link("the query", f"Prometheus does not answer it: {error}", "correct the query")
+    if found == 1:
+        return Link("the query", f"{loop.query} has one answer")
+    if found > 1:
+        return Link("the query", f"it has {found} answers and an autoscaler takes one", "put sum(…) around it")
+    for series in series_in(loop.query):
+        for label, operator, value in _MATCHER.findall(loop.query):
             selected = f"{series.name}{{{label}{operator}{value}}}"
-            if label in series.labels and not await scaled.prometheus.count(selected):
-                return BrokenLink(
+            if label in series.labels and not await loop.prometheus.count(selected):
+                return Link(
                     "the query",
                     f"{series.name} is there, and no series of it has {label}{operator}{value}",
                     f"correct or drop the label {label}; an absent series is not an empty queue",
                 )
-    return BrokenLink("the query", "the query has no answer in Prometheus, which is not zero", "try it by hand")
+    return Link("the query", "the query has no answer in Prometheus, which is not zero", "try it by hand")
 
 
-async def _metrics_api_answers(scaled: ScaledDeployment) -> BrokenLink | None:
+async def _metrics_api_answers(loop: LiveLoop) -> Link:
     try:
-        value = await scaled.metrics_api()
+        value = await loop.metrics_api()
+    except NotAllowed:
+        raise
     except HarnessError as error:
-        return BrokenLink("the metrics API", f"{error}", "look at KEDA's operator and metrics server")
+        return Link("the metrics API", f"{error}", "look at KEDA's operator and metrics server, or at the adapter")
     if value is None:
-        return BrokenLink(
+        return Link(
             "the metrics API",
-            f"it serves no metric for the ScaledObject {scaled.name}",
-            f"kubectl describe scaledobject {scaled.name} says why",
+            f"it serves no metric for {loop}",
+            f"`kubectl describe {loop.kind.lower()} {loop.name}` says why",
         )
-    return None
+    return Link("the metrics API", f"it answers {value:g}")
 
 
-async def _hpa_computes(scaled: ScaledDeployment) -> BrokenLink | None:
-    seen = await scaled.hpa()
+async def _hpa_computes(loop: LiveLoop) -> Link:
+    seen = await loop.hpa()
     if seen is None:
-        return BrokenLink("the HPA", "KEDA has made no HPA", f"kubectl describe scaledobject {scaled.name} says why")
+        return Link("the HPA", "KEDA has made no HPA", f"`kubectl describe scaledobject {loop.name}` says why")
     if not seen.active:
-        return BrokenLink("the HPA", f"the HPA computes nothing: {seen.why_inactive}", "follow its condition")
-    return None
+        return Link("the HPA", f"the HPA computes nothing: {seen.why_inactive}", "follow its condition")
+    limited = f"; it wants more and may not: {seen.why_limited}" if seen.why_limited else ""
+    return Link("the HPA", f"it has {seen.current} replicas and wants {seen.desired}{limited}")
+
+
+async def _replicas_start(loop: LiveLoop) -> Link:
+    boots = await loop.boot()
+    stuck = [boot for boot in boots if boot.state not in (BootState.READY, BootState.LOADING)]
+    if stuck:
+        return Link("the pods", stuck[0].sentence, REMEDIES.get(stuck[0].state, "follow what is said there"))
+    loading = sum(boot.state is BootState.LOADING for boot in boots)
+    return Link("the pods", f"{len(boots) - loading} are Ready, {loading} on the way")
+
+
+REMEDIES = {
+    BootState.PENDING: "add nodes with free GPUs, or lower the autoscaler's maximum",
+    BootState.IMAGE: "correct the image or the pull secret",
+}
+
+QUERY_LINKS: tuple[Check, ...] = (
+    _engines_export,
+    _target_can_be_reached,
+    _prometheus_answers,
+    _engines_are_scraped,
+    _query_has_a_sample,
+)
+"""What can be asked where the query is in the autoscaler and not an adapter's."""
+METRICS_LINKS: tuple[Check, ...] = (_metrics_api_answers, _hpa_computes, _replicas_start)

@@ -1,14 +1,16 @@
 """Prometheus: deployed where there is none, and asked as an autoscaler asks it."""
 
 import copy
+import json
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import httpx
 import yaml
 
 from shakedown.cluster.api import Cluster
 from shakedown.cluster.objects import Manifest
-from shakedown.errors import ClusterUnreachable, HarnessError
+from shakedown.errors import ClusterUnreachable, HarnessError, NotAllowed, UsageError
 from shakedown.serving.configuration import only
 from shakedown.serving.reach import await_answer
 from shakedown.serving.rendering import MANIFESTS, render
@@ -20,6 +22,7 @@ NAME = "prometheus"
 SELECTOR = "app=prometheus"
 ROLLOUT_LIMIT_S = 90.0
 QUERY_LIMIT_S = 5.0
+QUERY_PATH = "/api/v1/query"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,8 @@ class Prometheus:
     async def query(self, promql: str) -> float | None:
         """The value of an instant query that yields one number; None where the series is absent, which is not zero.
 
-        Raises HarnessError when it does not answer, refuses the query, or answers with several series.
+        Raises HarnessError when it does not answer, refuses the query, or answers with several series; NotAllowed
+        when it does not let us ask.
         """
         result = await self._result(promql)
         if len(result) > 1:
@@ -47,15 +51,59 @@ class Prometheus:
 
     async def _result(self, promql: str) -> list[Manifest]:
         try:
-            async with httpx.AsyncClient(timeout=QUERY_LIMIT_S, trust_env=False) as client:
-                answer = await client.get(f"{self.url}/api/v1/query", params={"query": promql})
-                content: Manifest = answer.json()
-        except (httpx.HTTPError, ValueError) as error:
-            raise HarnessError(f"Prometheus at {self.url} did not answer: {error or type(error).__name__}") from error
+            content: Manifest = json.loads(await self._ask({"query": promql}))
+        except ValueError as error:
+            raise HarnessError(f"what answers at {self.url} is no Prometheus") from error
         if content.get("status") != "success":
-            raise HarnessError(f"Prometheus refused {promql}: {content.get('error', answer.text[:200])}")
+            raise HarnessError(f"Prometheus refused {promql}: {content.get('error', str(content)[:200])}")
         result: list[Manifest] = content["data"]["result"]
         return result
+
+    async def _ask(self, query: dict[str, str]) -> str:
+        try:
+            async with httpx.AsyncClient(timeout=QUERY_LIMIT_S, trust_env=False) as client:
+                answer = await client.get(f"{self.url}{QUERY_PATH}", params=query)
+        except httpx.HTTPError as error:
+            raise HarnessError(f"Prometheus at {self.url} did not answer: {error or type(error).__name__}") from error
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise NotAllowed(f"Prometheus at {self.url} does not let us ask: {answer.status_code}")
+        return answer.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxiedPrometheus(Prometheus):
+    """One that is asked by way of the API server: pods reach it, we may not."""
+
+    cluster: Cluster
+    namespace: str
+    service: str
+    port: int
+    path: str
+
+    async def _ask(self, query: dict[str, str]) -> str:
+        path = f"{self.path}{QUERY_PATH}"
+        return await self.cluster.get_through(self.namespace, "services", self.service, self.port, path, query)
+
+
+def prometheus_at(address: str, cluster: Cluster, namespace: str) -> Prometheus:
+    """The Prometheus at an address as a pod of `namespace` uses it. Raises UsageError for what is no address."""
+    try:
+        parts = urlsplit(address.strip().rstrip("/"))
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise UsageError(f"{address!r} is not the address of a Prometheus: {error}") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageError(f"{address!r} is not the address of a Prometheus; it looks like http://prometheus.ns.svc:9090")
+    labels = host.removesuffix(".").removesuffix(".cluster.local").removesuffix(".svc").split(".")
+    inside = len(labels) <= 2 and not labels[-1].isdigit() and host != "localhost"
+    if not inside:
+        return Prometheus(url=address.rstrip("/"), address=address)
+    service, where = labels[0], labels[1] if len(labels) == 2 else namespace
+    if parts.scheme == "https":
+        service = f"https:{service}"
+    return ProxiedPrometheus(
+        url=address, address=address, cluster=cluster, namespace=where, service=service, port=port, path=parts.path
+    )
 
 
 async def deploy_prometheus(cluster: Cluster, settings: RunSettings, scrape_every_s: int) -> Prometheus:

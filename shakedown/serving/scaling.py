@@ -58,6 +58,8 @@ class HpaView:
     active: bool
     """False while it cannot compute anything."""
     why_inactive: str = ""
+    why_limited: str = ""
+    """Where it wants more or fewer than its bounds allow."""
 
 
 class ScaledDeployment:
@@ -154,19 +156,25 @@ def read_hpa(found: Manifest) -> HpaView:
     status = found.get("status", {})
     conditions = {each["type"]: each for each in status.get("conditions", [])}
     active = conditions.get("ScalingActive", {})
-    seen = [
-        each["external"]["current"]
-        for each in status.get("currentMetrics") or []
-        if each.get("type") == "External" and "current" in each.get("external", {})
-    ]
-    average = seen[0].get("averageValue", seen[0].get("value")) if seen else None
+    limited = conditions.get("ScalingLimited", {})
+    average = next(
+        (value for each in status.get("currentMetrics") or [] if (value := _current(each)) is not None), None
+    )
     return HpaView(
         current=int(status.get("currentReplicas") or 0),
         desired=int(status.get("desiredReplicas") or 0),
         metric=read_quantity(str(average)) if average is not None else None,
         active=active.get("status") == "True",
         why_inactive="" if active.get("status") == "True" else str(active.get("message", "it has not computed yet")),
+        why_limited=str(limited.get("message", "")) if limited.get("status") == "True" else "",
     )
+
+
+def _current(metric: Manifest) -> object:
+    """What a metric of the status is now; None where it has no value, or is a resource and not a queue."""
+    kind = metric.get("type")
+    current = metric.get(kind.lower(), {}).get("current", {}) if kind in ("External", "Pods", "Object") else {}
+    return current.get("averageValue", current.get("value"))
 
 
 def _scaled_s(seconds: int, engine: ServingDeployment) -> int:

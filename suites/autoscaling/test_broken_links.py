@@ -11,7 +11,8 @@ from shakedown.errors import WaitTimeout
 from shakedown.judge.expectations import fact
 from shakedown.serving.configuration import Serving
 from shakedown.serving.deployment import ServingDeployment
-from shakedown.serving.loop_diagnosis import BrokenLink, diagnose_loop
+from shakedown.serving.live_loop import find_loop
+from shakedown.serving.loop_diagnosis import Link, diagnose_loop
 from shakedown.serving.scaling import Autoscaling, waiting_requests
 from shakedown.waiting import wait_until
 
@@ -62,22 +63,23 @@ async def test_a_broken_link_is_named_with_its_remedy(vllm, autoscale, scenario,
     scaled = await autoscale(vllm, scaler(vllm))
 
     broken = await settled_diagnosis(scaled, link)
-    scenario.fact("broken link", broken.link if broken else "none")
-    scenario.fact("what it means", broken.sentence if broken else "")
+    scenario.fact("broken link", broken.name if broken else "none")
+    scenario.fact("what it means", broken.seen if broken else "")
     scenario.fact("what to change", broken.fix if broken else "")
     scenario.fact("the change names it", remedy in (broken.fix if broken else ""))
     scenario.expect(fact("broken link"), equals=link)
     scenario.expect(fact("the change names it"), equals=True)
 
 
-async def settled_diagnosis(scaled, link: str) -> BrokenLink | None:
-    """The diagnosis once it is the expected one; the last one if it never is."""
+async def settled_diagnosis(scaled, link: str) -> Link | None:
+    """The diagnosis, as `shakedown loop` gives it, once it is the expected one; the last one if it never is."""
+    loop = await find_loop(scaled.cluster, scaled.engine.namespace, scaled.name)
     try:
         return await wait_until(
             f"a loop whose broken link is {link}",
-            lambda: diagnose_loop(scaled),
-            lambda broken: (broken.link if broken else "none") == link,
+            lambda: diagnose_loop(loop),
+            lambda broken: (broken.name if broken else "none") == link,
             within_s=SETTLED_WITHIN_S,
         )
     except WaitTimeout:
-        return await diagnose_loop(scaled)
+        return await diagnose_loop(loop)

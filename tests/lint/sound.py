@@ -31,6 +31,7 @@ http {
       proxy_set_header Connection "";
       proxy_buffering off;
       proxy_read_timeout 900s;
+      proxy_connect_timeout 2s;
       proxy_next_upstream off;
     }
   }

@@ -178,10 +178,13 @@ def test_an_included_nginx_file_inherits_from_where_it_is_included(tmp_path: Pat
     (tmp_path / "site.conf").write_text(
         "include nginx.conf; server { location / { proxy_pass http://a; include p.conf; } }"
     )
-    (tmp_path / "p.conf").write_text("proxy_read_timeout 900s;")
+    (tmp_path / "p.conf").write_text("proxy_read_timeout 900s; proxy_connect_timeout 2s;")
     assert check(load([str(tmp_path)]), Assumptions()) == ()
     (tmp_path / "p.conf").unlink()
-    assert [finding.rule for finding in check(load([str(tmp_path)]), Assumptions())] == ["gateway-read-timeout"]
+    assert [finding.rule for finding in check(load([str(tmp_path)]), Assumptions())] == [
+        "gateway-read-timeout",
+        "gateway-connect-timeout",
+    ]
 
 
 def test_the_documentation_lists_every_rule_as_it_is() -> None:

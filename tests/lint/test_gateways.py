@@ -17,6 +17,7 @@ from shakedown.serving.rendering import MANIFESTS
 VARIANTS = MANIFESTS / "gateway" / "variants"
 ROUTES = {"ingress-nginx": 2, "gateway-api": 2, "kong": 3}
 BUFFERED, IMPATIENT, REPEATED = "stream-buffered", "gateway-read-timeout", "gateway-retries-generation"
+UNCONNECTED = "gateway-connect-timeout"
 ERROR, WARNING = Severity.ERROR, Severity.WARNING
 INGRESS = "nginx.ingress.kubernetes.io/"
 
@@ -37,6 +38,8 @@ PLANTED = [
     ("kong", IMPATIENT, ERROR, "    read_timeout: 900000\n", ""),
     ("kong", IMPATIENT, ERROR, "read_timeout: 900000", "read_timeout: 60000"),
     ("kong", IMPATIENT, WARNING, "read_timeout: 900000", "read_timeout: 300000"),
+    ("kong", UNCONNECTED, WARNING, "    connect_timeout: 2000\n", ""),
+    ("kong", UNCONNECTED, WARNING, "connect_timeout: 2000", "connect_timeout: 30000"),
     ("kong", BUFFERED, ERROR, "        response_buffering: false\n", ""),
     ("kong", BUFFERED, ERROR, "response_buffering: false", "response_buffering: true"),
     ("kong", REPEATED, ERROR, "    retries: 0\n", ""),
@@ -96,7 +99,7 @@ def test_what_is_right_otherwise_is_left_alone(variant: str, old: str, new: str,
 
 
 def test_routes_of_kong_beside_their_service_are_read_too(tmp_path: Path) -> None:
-    service = {"name": "chat", "host": "vllm", "read_timeout": 900000, "retries": 0}
+    service = {"name": "chat", "host": "vllm", "read_timeout": 900000, "connect_timeout": 2000, "retries": 0}
     document = {"_format_version": "3.0", "services": [service], "routes": [{"name": "r", "service": {"name": "chat"}}]}
     (tmp_path / "kong.yaml").write_text(yaml.safe_dump(document))
     assert [(finding.rule, finding.object) for finding in found(tmp_path)] == [

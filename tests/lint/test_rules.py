@@ -188,6 +188,9 @@ BROKEN: list[tuple[str, Severity, Change]] = [
     ("gateway-read-timeout", ERROR, nginx("proxy_read_timeout 900s;", "")),
     ("gateway-read-timeout", WARNING, nginx("proxy_read_timeout 900s;", "proxy_read_timeout 5m;")),
     ("gateway-read-timeout", ERROR, lambda sound: sound.ingress["metadata"].pop("annotations")),
+    ("gateway-connect-timeout", WARNING, nginx("proxy_connect_timeout 2s;", "")),
+    ("gateway-connect-timeout", WARNING, nginx("proxy_connect_timeout 2s;", "proxy_connect_timeout 1m;")),
+    ("gateway-connect-timeout", WARNING, annotation("proxy-connect-timeout", "30")),
     ("gateway-keepalive-long", ERROR, nginx("keepalive_timeout 3s;", "")),
     ("gateway-keepalive-long", ERROR, nginx("keepalive_timeout 3s;", "keepalive_timeout 5s;")),
     ("gateway-retries-generation", ERROR, nginx("upstream off", "upstream error timeout non_idempotent")),
@@ -251,6 +254,8 @@ SOUND: list[tuple[str, Change]] = [
     ("scrape-port-missing", lambda sound: None),
     ("stream-buffered", nginx("server {", "server { location = /health { proxy_pass http://a; }")),
     ("gateway-read-timeout", nginx("proxy_read_timeout 900s;", "proxy_read_timeout 10m;")),
+    ("gateway-connect-timeout", nginx("proxy_connect_timeout 2s;", "proxy_connect_timeout 5s;")),
+    ("gateway-connect-timeout", annotation("proxy-connect-timeout", "4")),
     (
         "gateway-keepalive-long",
         both(

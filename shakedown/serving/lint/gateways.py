@@ -10,7 +10,8 @@ from shakedown.serving.lint.route import Patience, Route
 from shakedown.serving.lint.tree import at, labels_of, mappings, text
 from shakedown.serving.lint.world import Item, NginxFile, Place, World
 
-NGINX_READ_TIMEOUT_S = 60.0
+NGINX_READ_TIMEOUT_S = NGINX_CONNECT_TIMEOUT_S = 60.0
+INGRESS_NGINX_CONNECT_TIMEOUT_S = 5.0
 NGINX_KEEPALIVE_S = 60.0
 NOT_GENERATING = re.compile(r"^location .*(health|metrics|ping|ready|live)")
 ANNOTATION = "nginx.ingress.kubernetes.io/"
@@ -58,12 +59,14 @@ def keepalive_s(upstream: Block) -> float | None:
 def _of_block(file: NginxFile, block: Block) -> Route:
     buffering = block.value("proxy_buffering", "on") != "off"
     timeout = seconds(block.value("proxy_read_timeout", ""))
+    connect = seconds(block.value("proxy_connect_timeout", ""))
     return Route(
         place=place_of(file, block),
         buffers="proxy_buffering is on (nginx's default)" if buffering else "",
         patience=_nginx_patience(timeout, given=bool(block.effective("proxy_read_timeout"))),
         repeats=_nginx_repeats(block.value("proxy_next_upstream", "error timeout")),
         ignores_abort=block.value("proxy_ignore_client_abort", "off") == "on",
+        connecting=_nginx_connecting(connect, NGINX_CONNECT_TIMEOUT_S),
     )
 
 
@@ -76,11 +79,18 @@ def _of_ingress(item: Item) -> Route:
         buffers="proxy-buffering is on" if notes.get(f"{ANNOTATION}proxy-buffering", "off") == "on" else "",
         patience=_nginx_patience(seconds(timeout), given=bool(timeout)),
         repeats=_nginx_repeats(notes.get(f"{ANNOTATION}proxy-next-upstream", "error timeout")),
+        connecting=_nginx_connecting(
+            seconds(notes.get(f"{ANNOTATION}proxy-connect-timeout", "")), INGRESS_NGINX_CONNECT_TIMEOUT_S
+        ),
     )
 
 
 def _nginx_patience(timeout_s: float | None, *, given: bool) -> Patience:
     return Patience(setting="proxy_read_timeout", seconds=timeout_s or NGINX_READ_TIMEOUT_S, given=given)
+
+
+def _nginx_connecting(timeout_s: float | None, default_s: float) -> Patience:
+    return Patience(setting="proxy_connect_timeout", seconds=timeout_s or default_s, given=timeout_s is not None)
 
 
 def _nginx_repeats(next_upstream: str) -> str:

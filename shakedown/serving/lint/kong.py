@@ -11,7 +11,7 @@ from shakedown.serving.lint.route import Patience, Route
 from shakedown.serving.lint.tree import at, mapping, mappings, number, text
 from shakedown.serving.lint.world import Item, Place, World
 
-READ_TIMEOUT_MS = 60_000
+READ_TIMEOUT_MS = CONNECT_TIMEOUT_MS = 60_000
 RETRIES = 5
 MARK = "_format_version"
 """The key by which a document is known as Kong's."""
@@ -38,18 +38,21 @@ def _routes_of(service: Mapping[Any, Any], item: Item) -> Iterator[Mapping[Any, 
 def _route(item: Item, service: Mapping[Any, Any], route: Mapping[Any, Any]) -> Route:
     service = {**_defaults(item, "service"), **service}
     route = {**_defaults(item, "route"), **route}
-    timeout_ms = number(service.get("read_timeout"))
     retries = number(service.get("retries"))
     names = f"Kong service {text(service.get('name'))}, route {text(route.get('name'))}"
     return Route(
         place=Place(item.file, names),
         buffers="" if route.get("response_buffering") is False else _said("response_buffering", "true", route),
-        patience=Patience(
-            setting="read_timeout",
-            seconds=(READ_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000,
-            given=timeout_ms is not None,
-        ),
+        patience=_patience("read_timeout", READ_TIMEOUT_MS, service),
+        connecting=_patience("connect_timeout", CONNECT_TIMEOUT_MS, service),
         repeats="" if retries == 0 else _said("retries", f"{RETRIES if retries is None else retries:g}", service),
+    )
+
+
+def _patience(setting: str, default_ms: float, service: Mapping[Any, Any]) -> Patience:
+    given_ms = number(service.get(setting))
+    return Patience(
+        setting=setting, seconds=(default_ms if given_ms is None else given_ms) / 1000, given=given_ms is not None
     )
 
 

@@ -15,6 +15,8 @@ from shakedown.serving.lint.gateways import (
 from shakedown.serving.lint.nginx_syntax import Block
 from shakedown.serving.lint.world import NginxFile, World
 
+CONNECT_WITHIN_S = 5.0
+"""A connection inside a cluster takes milliseconds; TCP asks again after 1 s and after 3 s."""
 ENGINE_KEEP_ALIVE_S = 5.0
 """uvicorn's default, which vLLM keeps unless VLLM_HTTP_TIMEOUT_KEEP_ALIVE says otherwise."""
 PRIORITY_HEADER = re.compile(r"\$http_(\w*priority\w*)")
@@ -54,6 +56,21 @@ def gateway_read_timeout(world: World, assumptions: Assumptions) -> Iterator[Fau
                 f"{assumptions.client_timeout_s:g} s",
                 severity=None if patience.seconds <= NGINX_READ_TIMEOUT_S else Severity.WARNING,
             )
+
+
+@warning(
+    "gateway-connect-timeout",
+    effect="a replica whose node is gone refuses nothing and answers nothing: until its endpoint is taken away, each "
+    "request that meets it waits that long before it is sent to another",
+    fix="set it to 2s (Kong: connect_timeout: 2000): a connection inside a cluster takes milliseconds",
+    reference="a node lost under load",
+)
+def gateway_connect_timeout(world: World, assumptions: Assumptions) -> Iterator[Fault]:
+    for route in routes(world):
+        connecting = route.connecting
+        if connecting is not None and (connecting.seconds or 0.0) > CONNECT_WITHIN_S:
+            given = "" if connecting.given else " (the default)"
+            yield Fault(route.place, f"{connecting.setting} is {connecting.seconds:g} s{given}")
 
 
 @error(
@@ -175,6 +192,7 @@ def _headers_set(block: Block) -> dict[str, str]:
 RULES = (
     stream_buffered,
     gateway_read_timeout,
+    gateway_connect_timeout,
     gateway_keepalive_long,
     gateway_retries_generation,
     client_abort_ignored,

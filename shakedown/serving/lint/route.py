@@ -7,7 +7,7 @@ from shakedown.serving.lint.world import Place
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a gateway waits for a backend before it gives up with 504."""
+    """How long a gateway waits before it gives up."""
 
     setting: str
     """What the gateway calls it."""
@@ -28,3 +28,5 @@ class Route:
     repeats: str
     """What says that a generation may be asked for twice; empty where it may not."""
     ignores_abort: bool = False
+    connecting: Patience | None = None
+    """The same for a connection to the backend; None where only the implementation knows."""

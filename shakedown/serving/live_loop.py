@@ -75,16 +75,16 @@ class LiveLoop:
         return number(at(self._trigger()[1], "metadata", "threshold")) or 0.0
 
     @property
-    def asks(self) -> str:
-        """The address of Prometheus that a ScaledObject names; empty for an HPA, whose adapter knows it."""
-        return text(at(self._trigger()[1], "metadata", "serverAddress")) if self.kind == "ScaledObject" else ""
+    def asks(self) -> str | None:
+        """The address of Prometheus that a ScaledObject names; None for an HPA, whose adapter knows it."""
+        return text(at(self._trigger()[1], "metadata", "serverAddress")) if self.kind == "ScaledObject" else None
 
     @property
     def prometheus(self) -> Prometheus:
         """The one at that address, or as it was said how we reach it."""
         if self.prometheus_url is not None:
-            return Prometheus(url=self.prometheus_url, address=self.asks)
-        return prometheus_at(self.asks, self.cluster, KEDA_NAMESPACE)
+            return Prometheus(url=self.prometheus_url, address=self.asks or "")
+        return prometheus_at(self.asks or "", self.cluster, KEDA_NAMESPACE)
 
     @property
     def slots(self) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from shakedown.engine.metrics import REQUESTS_RUNNING
-from shakedown.errors import HarnessError, NotAllowed
+from shakedown.errors import HarnessError, NotAllowed, UsageError
 from shakedown.serving.boot import BootState
 from shakedown.serving.lint.promql import series_in
 from shakedown.serving.live_loop import LiveLoop
@@ -39,7 +39,7 @@ async def trace_loop(loop: LiveLoop) -> tuple[Link, ...]:
     Raises NotAllowed where one may not be asked.
     """
     seen: list[Link] = []
-    for check in (_scaler_acts, *(QUERY_LINKS if loop.asks else ()), *METRICS_LINKS):
+    for check in (_scaler_acts, *(QUERY_LINKS if loop.asks is not None else ()), *METRICS_LINKS):
         seen.append(await check(loop))
         if seen[-1].broken:
             break
@@ -61,7 +61,14 @@ async def _scaler_acts(loop: LiveLoop) -> Link:
 
 
 async def _engines_export(loop: LiveLoop) -> Link:
-    exported = await loop.expositions()
+    try:
+        exported = await loop.expositions()
+    except NotAllowed:
+        raise
+    except HarnessError as error:
+        return Link(
+            "the engines", f"one is Ready and its GET /metrics has no answer: {error}", "look at that pod's log"
+        )
     names = list(dict.fromkeys(series.name for series in series_in(loop.query)))
     if not exported:
         return Link("the engines", "none is Ready, and nobody can say what they export")
@@ -105,6 +112,8 @@ async def _prometheus_answers(loop: LiveLoop) -> Link:
         scraped = await loop.prometheus.count("up")
     except NotAllowed:
         raise
+    except UsageError as error:
+        return Link("Prometheus", str(error), "set the trigger's serverAddress")
     except HarnessError as error:
         return Link(
             "Prometheus",

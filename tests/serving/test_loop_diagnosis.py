@@ -157,6 +157,9 @@ async def test_a_sound_loop_is_not_accused_and_each_link_says_what_is_seen() -> 
             "the target",
             "never runs more than 16",
         ),
+        (say(METRICS, 503), "the engines", "look at that pod's log"),
+        (ask(serverAddress="prometheus:9090"), "Prometheus", "set the trigger's serverAddress"),
+        (ask(serverAddress=""), "Prometheus", "is not the address of a Prometheus"),
         (say(PROMETHEUS, 503), "Prometheus", "bring Prometheus back"),
         (say(PROMETHEUS, "<html>"), "Prometheus", "is no Prometheus"),
         (ask(serverAddress="http://prometheus.elsewhere.svc:9090"), "Prometheus", "set serverAddress"),
@@ -215,7 +218,6 @@ async def test_an_adapters_hpa_is_asked_for_what_it_knows() -> None:
         (lambda _: None, "another", "ScaledObject vllm; 0 of them are or scale 'another'"),
         (lambda cluster: cluster.scaler["spec"].update(triggers=[{"type": "cpu"}]), None, "no trigger that asks"),
         (say("/apis/apps/v1/namespaces/llm-serving/deployments/vllm", 404), None, "which is not there"),
-        (ask(serverAddress="prometheus:9090"), None, "is not the address of a Prometheus"),
     ],
 )
 async def test_what_is_no_loop_is_said_in_one_line(change: Change, name: str | None, complaint: str) -> None:

@@ -33,6 +33,9 @@ class _Conversation(msgspec.Struct):
     conversations: list[_Said] = []
 
 
+_read = msgspec.json.Decoder(_Conversation).decode
+
+
 class Exchange(NamedTuple):
     """A question and the answer that it had."""
 
@@ -49,13 +52,14 @@ def read_sharegpt(path: Path, turns: int = 1) -> tuple[Conversation, ...]:
     Raises UsageError.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=list[_Conversation])
+        # The public files hold a hundred times as many: those that are not asked for are not made objects.
+        entries = msgspec.json.decode(path.read_bytes(), type=list[msgspec.Raw])
+        held = (tuple(_exchanges(_read(entry).conversations)[:turns]) for entry in entries)
+        conversations = tuple(itertools.islice((each for each in held if each), CONVERSATIONS_AT_MOST))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a file in the ShareGPT format: {error}") from error
-    held = (tuple(_exchanges(each.conversations)[:turns]) for each in found)
-    conversations = tuple(itertools.islice((each for each in held if each), CONVERSATIONS_AT_MOST))
     if not conversations:
         raise UsageError(f"{path} holds no question of a human with an answer after it")
     return conversations

@@ -17,12 +17,12 @@ from shakedown.serving.configuration import Serving
 
 BATCH_JOB = 400
 JOB_ARRIVES_S = 1.0
-"""Six times faster than the slots serve it, and slow enough to send: at one instant the last waits for 400 connects."""
+"""Eight times faster than the slots serve it, and slow enough to send: at one instant the last waits for 400 connects."""
 PEOPLE_PER_S = 0.8
 """A question takes an L4 half a second: sooner, and people would wait for each other."""
 ALONE_S, TOGETHER_S = 12.0, 22.0
 NOTICED = 1.5
-"""Times the wait of an idle engine. Priority frees no slot: a person waits for one (two of 64 come free each step)."""
+"""Times the wait of an idle engine. Priority frees no slot: a person waits for one (four of 64 come free each step)."""
 
 SLOTS = ("--max-num-seqs", "64")
 FIRST_COME = Serving(replicas=1, device="L4", engine_args=(SLOTS,))
@@ -32,9 +32,10 @@ BATCH_POOL = Serving(replicas=1, device="L4", pool="batch", engine_args=(SLOTS,)
 
 PEOPLE = TrafficClass(name="people", prompt_tokens=1900, max_tokens=8, headers={"X-Traffic-Class": "interactive"})
 """Their prompt and a token of each other request are one step of 2,048 tokens."""
-BATCH_ANSWERS = UniformTokens(16, 32)
-"""Answers of one length would begin and end in step, and a person would wait for all of them at once."""
-BATCH = TrafficClass(name="batch", prompt_tokens=64, max_tokens=BATCH_ANSWERS, headers={"X-Traffic-Class": "batch"})
+BATCH_ANSWERS = UniformTokens(1, 32)
+"""Answers of one length would begin and end in step, and one that is never short would free no slot for a while after
+the job has taken them all: whoever asks then waits for all of that."""
+BATCH = TrafficClass(name="batch", prompt_tokens=32, max_tokens=BATCH_ANSWERS, headers={"X-Traffic-Class": "batch"})
 
 pytestmark = pytest.mark.compared("People beside a batch job")
 

@@ -144,7 +144,8 @@ class ScenarioBundle:
 
     def read(self) -> Reading:
         """All records of the scenario, of every file that a load left."""
-        requests = read_lines(sorted(self.root.glob("requests*.jsonl")), RequestRecord)
+        request_files = sorted(self.root.glob("requests*.jsonl"))
+        requests = read_lines(request_files, RequestRecord)
         samples = read_lines([self.root / "metrics.jsonl"], MetricSample)
         marks = read_lines([self.root / "marks.jsonl"], Mark)
         facts = read_lines([self.root / "facts.jsonl"], Fact)
@@ -153,6 +154,7 @@ class ScenarioBundle:
             samples=tuple(sorted(samples.values, key=lambda sample: sample.at)),
             marks=tuple(sorted(marks.values, key=lambda mark: mark.at)),
             facts={fact.name: fact for fact in facts.values},
+            request_files=tuple(path.name for path in request_files),
         )
         torn = requests.torn + samples.torn + marks.torn + facts.torn
         unreadable = requests.unreadable + samples.unreadable + marks.unreadable + facts.unreadable

@@ -82,9 +82,11 @@ class Chapter:
     notes: tuple[str, ...]
     files: tuple[str, ...]
 
-    def link(self, finding: Finding) -> str:
-        """Where a finding's evidence lies, relative to the report; empty if it has none."""
-        return f"{self.folder}/{quote(finding.evidence)}" if finding.evidence in self.files else ""
+    def evidence(self, finding: Finding) -> tuple[tuple[str, str], ...]:
+        """(file, where it lies relative to the report) of each file that shows a finding; the place is empty if it is
+        not there."""
+        names = finding.evidence.split(", ")
+        return tuple((name, f"{self.folder}/{quote(name)}" if name in self.files else "") for name in names)
 
 
 def chapter(bundle: ScenarioBundle, result: ScenarioResult) -> Chapter:

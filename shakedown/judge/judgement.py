@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shakedown.judge.accounting import account
-from shakedown.judge.expectations import Comparison, Expectation, Unit, printed
+from shakedown.judge.expectations import REQUESTS_FILE, Comparison, Expectation, Unit, printed
 from shakedown.judge.ordering import contradictions
 from shakedown.judge.quantities import Measured, Unanswerable, measure
 from shakedown.judge.records import Recorded
@@ -52,34 +52,41 @@ def _flaws(recorded: Recorded) -> list[str]:
 
 def _examine(expectation: Expectation, recorded: Recorded) -> tuple[Finding, str]:
     """The finding, and a sentence about it for the paragraph."""
+    evidence = _evidence(expectation, recorded)
     try:
         measured = measure(expectation.quantity, recorded)
     except Unanswerable as gap:
-        return _finding(expectation, f"cannot be told: {gap}", Verdict.UNKNOWN), f"{expectation.name}: {gap}."
+        return _finding(expectation, f"cannot be told: {gap}", Verdict.UNKNOWN, evidence), f"{expectation.name}: {gap}."
     shown = printed(measured.value, expectation.quantity.unit)
     met = expectation.is_met_by(measured.value)
     missed = Verdict.UNKNOWN if expectation.guard else Verdict.DEVIATED
-    finding = _finding(expectation, shown, Verdict.HELD if met else missed)
-    return finding, _sentence(expectation, measured, shown)
+    finding = _finding(expectation, shown, Verdict.HELD if met else missed, evidence)
+    return finding, _sentence(expectation, measured, shown, evidence)
 
 
-def _finding(expectation: Expectation, measured: str, verdict: Verdict) -> Finding:
+def _evidence(expectation: Expectation, recorded: Recorded) -> str:
+    """The file that shows it; of a scenario with several loads, all of their files."""
+    named = expectation.quantity.evidence
+    return ", ".join(recorded.request_files) or named if named == REQUESTS_FILE else named
+
+
+def _finding(expectation: Expectation, measured: str, verdict: Verdict, evidence: str) -> Finding:
     return Finding(
         name=expectation.name,
         measured=measured,
         bargain=expectation.bargain,
         verdict=verdict,
-        evidence=expectation.quantity.evidence,
+        evidence=evidence,
     )
 
 
-def _sentence(expectation: Expectation, measured: Measured, shown: str) -> str:
+def _sentence(expectation: Expectation, measured: Measured, shown: str, evidence: str) -> str:
     if expectation.comparison is Comparison.TRUE:
         clause = f"{expectation.name}: {shown}, and it had to be true"
     else:
         clause = f"{expectation.name}: {shown}, and the bargain is {expectation.bargain}{_gap(expectation, measured)}"
     detail = f"; {measured.detail}" if measured.detail else ""
-    return f"{clause}{detail} (see {expectation.quantity.evidence})."
+    return f"{clause}{detail} (see {evidence})."
 
 
 def _gap(expectation: Expectation, measured: Measured) -> str:

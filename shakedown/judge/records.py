@@ -102,3 +102,5 @@ class Recorded:
     samples: tuple[MetricSample, ...] = ()
     marks: tuple[Mark, ...] = ()
     facts: dict[str, Fact] = field(default_factory=dict)
+    request_files: tuple[str, ...] = ()
+    """Where the requests lie: each load of a scenario that has several writes a file of its own."""

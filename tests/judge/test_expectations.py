@@ -231,6 +231,16 @@ def test_the_paragraph_says_what_broke_by_how_much_when_and_where_to_look() -> N
     )
 
 
+def test_of_several_loads_the_evidence_is_each_one_s_file_and_of_metrics_it_stays_theirs() -> None:
+    recorded = Recorded(requests=steady(5), request_files=("requests-batch.jsonl", "requests-people.jsonl"))
+    judgement = judge([expectation(goodput(SLO_05), at_least=1.5), expectation(peak("g"), equals=1)], recorded)
+    assert "(see requests-batch.jsonl, requests-people.jsonl)." in judgement.reason
+    assert [finding.evidence for finding in judgement.findings] == [
+        "requests-batch.jsonl, requests-people.jsonl",
+        "metrics.jsonl",
+    ]
+
+
 def test_a_harness_that_failed_makes_unknown_but_does_not_hide_a_deviation() -> None:
     good = Recorded(requests=steady(5))
     clause = expectation(goodput(SLO_05), at_least=0.95)

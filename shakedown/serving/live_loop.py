@@ -152,6 +152,15 @@ class LiveLoop:
         return _prometheus_triggers(self.scaler)[0]
 
 
+def _why_not_one(namespace: str, name: str | None, scalers: Sequence[Manifest], *, several: bool) -> str:
+    if not scalers:
+        return f"namespace {namespace} has no ScaledObject and no HorizontalPodAutoscaler"
+    there = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in scalers)
+    if several:
+        return f"namespace {namespace} has several autoscalers: {there}; name one"
+    return f"no autoscaler of namespace {namespace} is named {name} or scales it; there are: {there}"
+
+
 async def find_loop(
     cluster: Cluster, namespace: str, name: str | None = None, prometheus_url: str | None = None
 ) -> LiveLoop:
@@ -162,11 +171,7 @@ async def find_loop(
     scalers = await _scalers(cluster, namespace)
     chosen = [each for each in scalers if name in (None, each["metadata"]["name"], _target(each))]
     if len(chosen) != 1:
-        there = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in scalers) or "none"
-        wanted = (
-            f"{len(chosen)} of them are" if name is None else f"{len(chosen)} of them are or scale {name!r}; one is"
-        )
-        raise UsageError(f"the autoscalers of namespace {namespace}: {there}; {wanted} asked for")
+        raise UsageError(_why_not_one(namespace, name, scalers, several=bool(chosen)))
     scaler = chosen[0]
     if scaler["kind"] == "ScaledObject" and not _prometheus_triggers(scaler):
         raise UsageError(f"ScaledObject {scaler['metadata']['name']} has no trigger that asks Prometheus")

@@ -169,17 +169,21 @@ async def _metrics_api_answers(loop: LiveLoop) -> Link:
         return Link(
             "the metrics API",
             f"it serves no metric for {loop}",
-            f"`kubectl describe {loop.kind.lower()} {loop.name}` says why",
+            _describe(loop),
         )
     return Link("the metrics API", f"it answers {value:g}")
+
+
+def _describe(loop: LiveLoop) -> str:
+    return f"`kubectl describe {loop.kind.lower()} {loop.name}` says why, of one that has just been made after 15 s"
 
 
 async def _hpa_computes(loop: LiveLoop) -> Link:
     seen = await loop.hpa()
     if seen is None:
-        return Link("the HPA", "KEDA has made no HPA", f"`kubectl describe scaledobject {loop.name}` says why")
+        return Link("the HPA", "KEDA has made no HPA", _describe(loop))
     if not seen.active:
-        return Link("the HPA", f"the HPA computes nothing: {seen.why_inactive}", "follow its condition")
+        return Link("the HPA", f"the HPA computes nothing: {seen.why_inactive}", _describe(loop))
     limited = f"; it wants more and may not: {seen.why_limited}" if seen.why_limited else ""
     return Link("the HPA", f"it has {seen.current} replicas and wants {seen.desired}{limited}")
 

@@ -17,7 +17,7 @@ from shakedown.serving.configuration import Serving
 
 BATCH_JOB = 400
 JOB_ARRIVES_S = 1.0
-"""Eight times faster than the slots serve it, and slow enough to send: at one instant the last waits for 400 connects."""
+"""Eight times faster than the slots serve it, and slow enough to send: of 400 at one instant the last waits long."""
 PEOPLE_PER_S = 0.8
 """A question takes an L4 half a second: sooner, and people would wait for each other."""
 ALONE_S, TOGETHER_S = 12.0, 22.0

@@ -214,8 +214,9 @@ async def test_an_adapters_hpa_is_asked_for_what_it_knows() -> None:
 @pytest.mark.parametrize(
     ("change", "name", "complaint"),
     [
-        (say(SCALED, {"items": []}), None, "none; 0 of them are asked for"),
-        (lambda _: None, "another", "ScaledObject vllm; 0 of them are or scale 'another'"),
+        (say(SCALED, {"items": []}), None, "has no ScaledObject and no Horizontal"),
+        (lambda _: None, "another", "named another or scales it; there are: ScaledObject vllm"),
+        (say(HPAS, {"items": [{"metadata": {"name": "b"}, "spec": {}}]}), None, "several autoscalers: .*; name one"),
         (lambda cluster: cluster.scaler["spec"].update(triggers=[{"type": "cpu"}]), None, "no trigger that asks"),
         (say("/apis/apps/v1/namespaces/llm-serving/deployments/vllm", 404), None, "which is not there"),
     ],
